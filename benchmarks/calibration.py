@@ -28,17 +28,17 @@ from typing import Any
 
 from row_log import append, rows_of
 
+from torchdoctor.bench.block_plan import TurnBlocks
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.measurement import Pace, ProgramLaunches
+from torchdoctor.bench.pair_times import Estimator
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.block_plan import TurnBlocks
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.measurement import Pace, ProgramLaunches
-from torchdoctor.pairs.pair_times import Estimator
-from torchdoctor.pairs.record import Recorder
+from torchdoctor.schema import Boundary, Interval, Pair, Workload
 from torchdoctor.trials.claims import claim_interval, sigma_prior_log
 from torchdoctor.trials.compare import SMALLEST_DELTA, interval, p_value
-from torchdoctor.words import Boundary, Interval, Pair, Workload
 
 PAIRS = 4
 EFFECTS = (0.03, 0.10, 0.30)

@@ -31,15 +31,15 @@ from typing import Any
 
 from training_scripts import Script, scripts
 
-from torchdoctor import words
+from torchdoctor import schema as words
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import wording
+from torchdoctor.bench.record import Recorder
 from torchdoctor.edits import Edit
 from torchdoctor.edits.composing import Composer
 from torchdoctor.edits.diff import diff_of_files
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.words import Location, Recording, TensorCall
+from torchdoctor.schema import Location, Recording, TensorCall
 
 FIXES: dict[str, dict[str, object]] = {
     "loader-workers": {"num_workers": 2},

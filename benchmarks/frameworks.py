@@ -29,9 +29,9 @@ from pathlib import Path
 
 from torchdoctor.advice import catalogue
 from torchdoctor.edits.calls import loader_location
+from torchdoctor.schema import Location, Recording, Report
+from torchdoctor.schema.record_files import read_recording, read_report
 from torchdoctor.watch.recording import read_run
-from torchdoctor.words import Location, Recording, Report
-from torchdoctor.words.record_files import read_recording, read_report
 
 SCRIPTS = Path(__file__).resolve().parent / "framework_scripts"
 TORCH = "torch==2.13.0"  # never replaced by what a framework asks for

@@ -92,7 +92,7 @@ def made(kind: str, number: int, seed: int, folder: Path, scratch: Path) -> Case
         case.commands.append(["top", "."])
     else:
         case.commands.append(rng.choice((["diagnose", "."], ["compare", ".", "."])))
-        case.commands.append(["patch", ".", "--fix", "loader-workers,pin-memory"])
+        case.commands.append(["patch", ".", "--fixes", "loader-workers,pin-memory"])
     return case
 
 
@@ -156,7 +156,7 @@ def _report_case(rng: random.Random, folder: Path) -> Case:
                 ["compare", file, file, "--html", "page.html"],
                 ["diagnose", file],
                 ["gate", "--baseline", file, "--quiet", "nothing.py"],
-                ["patch", file, "--fix", "loader-workers"],
+                ["patch", file, "--fixes", "loader-workers"],
                 ["report", "--list"],
             )
         )

@@ -23,10 +23,10 @@ import synthetic_traces
 import watched_folders
 from samples import SAMPLES
 
+from torchdoctor.schema.record_files import encode, write_record, write_recording
 from torchdoctor.watch.followed import Alert
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Event, Process, Rows, Start
-from torchdoctor.words.record_files import encode, write_record, write_recording
 
 _LARGEST_RECORDED = 40_000  # bytes, compressed
 _OF_EACH_CATEGORY = 40  # events of a recorded trace that are kept

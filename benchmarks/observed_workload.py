@@ -13,18 +13,22 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from torchdoctor import words
+from torchdoctor import schema as words
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.advice.diagnosis import diagnose
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.measurement import ProgramLaunches, turns_of_trials
+from torchdoctor.bench.pair_times import Estimator
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import environment
 from torchdoctor.observe.shares import shares, with_inline_preparation
 from torchdoctor.observe.window import PROFILER_WINDOWS, choose_window
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
-from torchdoctor.pairs.pair_times import Estimator
-from torchdoctor.pairs.record import Recorder
+from torchdoctor.schema import Candidate, FixSet, Interval, Pair, Recording
+from torchdoctor.schema.errors import Inconclusive
+from torchdoctor.schema.figures import fixes_with_settings
+from torchdoctor.schema.specs import FixSpec
 from torchdoctor.trials import compare
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import FixFacts, fix_facts
@@ -32,10 +36,6 @@ from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import Untouched, compare_training, trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.search import SearchSettings, run_trials
-from torchdoctor.words import Candidate, FixSet, Interval, Pair, Recording
-from torchdoctor.words.errors import Inconclusive
-from torchdoctor.words.figures import fixes_with_settings
-from torchdoctor.words.specs import FixSpec
 
 os.environ["TORCHDOCTOR_COMPILE_CACHE"] = "0"  # each run compiles as a first one does
 _TOGETHER = 0.3  # of the exhaustive search's time: for the best together

@@ -30,16 +30,16 @@ from pathlib import Path
 import numpy as np
 from public_scripts import SCRIPTS, public_workloads
 
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.measurement import ProgramLaunches, turns_of_trials
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.observe.events import read_channel
 from torchdoctor.observe.window import choose_window
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.measurement import ProgramLaunches, turns_of_trials
-from torchdoctor.pairs.record import Recorder
 from torchdoctor.probe import step_log
-from torchdoctor.words import Pair, Workload
-from torchdoctor.words.errors import TorchdoctorError
+from torchdoctor.schema import Pair, Workload
+from torchdoctor.schema.errors import TorchdoctorError
 
 BUDGET_S = 150.0
 COLD = ("interpreter", "imports", "data and model")

@@ -16,9 +16,9 @@ from statistics import fmean
 
 import numpy as np
 
-from torchdoctor.pairs.pair_times import Estimator, switched_differences, untouched_differences
+from torchdoctor.bench.pair_times import Estimator, switched_differences, untouched_differences
+from torchdoctor.schema import Block
 from torchdoctor.trials import compare
-from torchdoctor.words import Block
 
 BASELINE, CANDIDATE = 0, 1  # other arms have higher numbers
 SPEEDUP = math.log(1.07)

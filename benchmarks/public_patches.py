@@ -119,7 +119,7 @@ def compared(row: Row, clones: Path, budget: str, keep: Path | None = None) -> C
             )
         report = json.loads(report_file.read_text(encoding="utf-8"))
         patch = [sys.executable, "-m", "torchdoctor.cli.front", "patch", str(report_file)]
-        printed = _run([*patch, "--fix", row.fix], folder, _environment(row, clones))
+        printed = _run([*patch, "--fixes", row.fix], folder, _environment(row, clones))
     found = judged(row, report, printed.stdout, printed.stderr)
     if not found.applies or found.patch_speedup is not None:
         return found

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from torchdoctor.launch.workload import workload_of
-from torchdoctor.words import Workload
+from torchdoctor.schema import Workload
 
 OF_PACKAGES = {
     "lightning": """

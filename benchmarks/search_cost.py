@@ -28,18 +28,18 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.advice import catalogue
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.measurement import ProgramLaunches
+from torchdoctor.bench.pair_times import Estimator, switched_differences
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window, choose_window
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.measurement import ProgramLaunches
-from torchdoctor.pairs.pair_times import Estimator, switched_differences
-from torchdoctor.pairs.record import Recorder
+from torchdoctor.schema import Environment, FixSet, Pair, Recording
+from torchdoctor.schema.figures import fix_with_settings
 from torchdoctor.trials import compare
 from torchdoctor.trials.arm_specs import ArmSpecs
-from torchdoctor.words import Environment, FixSet, Pair, Recording
-from torchdoctor.words.figures import fix_with_settings
 
 PROGRAM = """
 import time, torch

@@ -39,13 +39,13 @@ from observed_workload import Workload
 from public_scripts import public_workloads
 from row_log import append, rows_of
 
-from torchdoctor import words
+from torchdoctor import schema as words
 from torchdoctor.cli.arguments import parse_duration
 from torchdoctor.launch.workload import workload_of
-from torchdoctor.words import Candidate, FixSet
-from torchdoctor.words.errors import TorchdoctorError
-from torchdoctor.words.figures import fixes_with_settings
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.schema import Candidate, FixSet
+from torchdoctor.schema.errors import TorchdoctorError
+from torchdoctor.schema.figures import fixes_with_settings
+from torchdoctor.schema.specs import FixSpec
 
 SAMPLES = Path(__file__).parent.parent / "sample_workloads"
 _NULLS = 8  # at a time

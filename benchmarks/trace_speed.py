@@ -99,9 +99,9 @@ def json_reader() -> Callable[[Path], object]:
 
 def torchdoctor_reader() -> Callable[[Path], object]:
     from torchdoctor.advice import catalogue
-    from torchdoctor.checkup.traces import trace_checkup  # noqa: F401
     from torchdoctor.cli.diagnose import diagnose
     from torchdoctor.reports import terminal  # noqa: F401  imports are not the reading
+    from torchdoctor.runs.traces import trace_checkup  # noqa: F401
 
     catalogue.checks(), catalogue.fixes()
 

@@ -26,16 +26,16 @@ from pathlib import Path
 from calibration import PROGRAM
 from row_log import append, rows_of
 
+from torchdoctor.bench.measurement import turns_of_trials
+from torchdoctor.bench.pair_times import Estimator
+from torchdoctor.bench.record import Recorder
+from torchdoctor.bench.turns import abba, neighbours, take_turns
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.observe.window import choose_window
-from torchdoctor.pairs.measurement import turns_of_trials
-from torchdoctor.pairs.pair_times import Estimator
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.pairs.turns import abba, neighbours, take_turns
+from torchdoctor.schema import Pair
 from torchdoctor.trials.compare import interval
-from torchdoctor.words import Pair
 
 KINDS = {"cold, cold": (False, False), "warm, warm": (True, True), "cold, warm": (False, True)}
 

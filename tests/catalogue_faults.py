@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from torchdoctor.advice import catalogue
-from torchdoctor.words.specs import CatalogueEntry
+from torchdoctor.schema.specs import CatalogueEntry
 
 _CHECK_SECTIONS = ("What it means", "How it is measured", "Not to be confused with")
 _UNTREATED_SECTIONS = ("What it means", "What to do", *_CHECK_SECTIONS[1:])

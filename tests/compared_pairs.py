@@ -6,8 +6,8 @@ import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
-from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.words import Report
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import Report
 
 ROOT = Path(__file__).parent.parent
 

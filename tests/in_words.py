@@ -7,7 +7,7 @@ from dataclasses import replace
 from partial_recordings import recording as partial
 
 from torchdoctor.reports.verdict import with_sentences
-from torchdoctor.words import Diagnosis, Finding, Recording, Report, WorkloadRecord
+from torchdoctor.schema import Diagnosis, Finding, Recording, Report, WorkloadRecord
 
 
 def in_words(diagnosis: Diagnosis, recording: Recording | None = None) -> Diagnosis:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.schema.specs import FixSpec
 
 
 def made_fix(ident: str = "made", **fields: Any) -> FixSpec:

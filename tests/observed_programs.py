@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import forked_programs
 
+from torchdoctor.bench.measurement import Pace, ProgramLaunches
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.sandbox import Command, Sandbox, Started
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.measurement import Pace, ProgramLaunches
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.words import Environment, LaunchTiming, Recording, Workload
+from torchdoctor.schema import Environment, LaunchTiming, Recording, Workload
 
 
 class Forking(Sandbox):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from torchdoctor.words import Recording
+from torchdoctor.schema import Recording
 
 NEUTRAL: dict[str, Any] = {
     "workload": {"command": ["python", "train.py"], "cwd": "/w", "script": "/w/train.py"},

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import Report, TraceStatistics
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.words import Report, TraceStatistics
 
 PROJECT = Path(__file__).resolve().parents[1]
 FOLDER = Path(os.environ.get("TORCHDOCTOR_TRACES", PROJECT.parent / "shared" / "traces"))

@@ -6,8 +6,8 @@ from torchdoctor.reports import comparison, gate
 from torchdoctor.reports import markdown as markdown_writer
 from torchdoctor.reports import terminal as terminal_writer
 from torchdoctor.reports.document import Document
-from torchdoctor.words.comparison import Comparison
-from torchdoctor.words.gate import GateReport
+from torchdoctor.schema.comparison import Comparison
+from torchdoctor.schema.gate import GateReport
 
 
 def _document(made: Comparison | GateReport) -> Document:

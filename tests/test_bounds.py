@@ -10,11 +10,11 @@ import pytest
 import recorded_traces
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts import touched
-from torchdoctor.facts.bounds import bound_of
-from torchdoctor.words import Gpu, Interval, Recording, Touched, TraceStatistics, TriedCeiling
-from torchdoctor.words.specs import FixSpec
-from torchdoctor.words.traced import BranchReplay, TracedPart, WhatIf
+from torchdoctor.queries import touched
+from torchdoctor.queries.bounds import bound_of
+from torchdoctor.schema import Gpu, Interval, Recording, Touched, TraceStatistics, TriedCeiling
+from torchdoctor.schema.specs import FixSpec
+from torchdoctor.schema.traced import BranchReplay, TracedPart, WhatIf
 
 STEP_S = 0.1
 A100 = Gpu(index=0, name="NVIDIA A100-SXM4-40GB", compute_capability="8.0")

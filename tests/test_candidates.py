@@ -6,14 +6,14 @@ import pytest
 from made_specs import made_fix
 
 from torchdoctor.advice.candidates import candidates
-from torchdoctor.checkup.run import _Checkup
-from torchdoctor.checkup.run_settings import RunSettings
-from torchdoctor.facts import touched
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.observe.observation import Observation
-from torchdoctor.pairs.record import Recorder
+from torchdoctor.queries import touched
 from torchdoctor.reports.status import StatusFile
-from torchdoctor.words import (
+from torchdoctor.runs.run import _Checkup
+from torchdoctor.runs.run_settings import RunSettings
+from torchdoctor.schema import (
     Boundary,
     Candidate,
     Diagnosis,
@@ -29,8 +29,8 @@ from torchdoctor.words import (
     TraceStatistics,
     Workload,
 )
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.specs import TrainingAdvice
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.specs import TrainingAdvice
 
 
 def fix(treats, settings=({},), keeps="within rounding", refusal=None, **more):

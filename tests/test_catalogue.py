@@ -14,8 +14,8 @@ from catalogue_faults import faults
 
 from torchdoctor import probe
 from torchdoctor.advice import catalogue
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.specs import RISKS
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.specs import RISKS
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -71,7 +71,7 @@ sys.path.insert(0, ".")
 from probe.fixkit.program import execute
 for file in sys.argv[1:]:
     module = execute(file, "fix")
-    assert module.FIX if hasattr(module, "FIX") else module.CEILING
+    assert module.FIX if hasattr(module, "FIX") else module.ABLATION
 assert not [name for name in sys.modules if name.split(".")[0] in ("torchdoctor", "torch")]
 """
     # -I -S: neither torchdoctor nor torch can be found.

@@ -18,7 +18,7 @@ from compared_pairs import diagnosed, run_with, samples, synthetic, trace_of
 
 from torchdoctor.compare import compare
 from torchdoctor.reports import comparison as formats
-from torchdoctor.words.record_files import encode, write_record
+from torchdoctor.schema.record_files import encode, write_record
 
 ROOT = Path(__file__).parent.parent
 

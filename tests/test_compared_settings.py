@@ -9,8 +9,8 @@ from partial_recordings import recording
 from shown import terminal
 
 from torchdoctor.compare import compare
-from torchdoctor.facts.observed_settings import settings_of
-from torchdoctor.words.report import Setting
+from torchdoctor.queries.observed_settings import settings_of
+from torchdoctor.schema.report import Setting
 
 
 def of(**over) -> dict[str, str]:

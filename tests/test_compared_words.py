@@ -12,7 +12,7 @@ from shown import markdown, terminal
 from torchdoctor import __version__
 from torchdoctor.compare import compare
 from torchdoctor.compare.surroundings import script_name
-from torchdoctor.words import Finding, Report, TraceStatistics
+from torchdoctor.schema import Finding, Report, TraceStatistics
 
 
 def found_in(report: Report, *findings: Finding) -> Report:

@@ -13,10 +13,10 @@ from scipy.stats import ttest_ind
 from shown import terminal
 
 from torchdoctor.compare import compare
+from torchdoctor.schema import Finding, Location, Report, Shares
+from torchdoctor.schema.comparison import Comparison
+from torchdoctor.schema.errors import Inconclusive
 from torchdoctor.trials.compare import welch_interval
-from torchdoctor.words import Finding, Location, Report, Shares
-from torchdoctor.words.comparison import Comparison
-from torchdoctor.words.errors import Inconclusive
 
 ROOT = Path(__file__).parent.parent
 

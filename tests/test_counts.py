@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchdoctor.words.figures import counted
+from torchdoctor.schema.figures import counted
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,11 @@ import pytest
 import synthetic_traces as synthetic
 import watched_folders
 
-from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.cli import front
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import Diagnosis, Environment, Report, WorkloadRecord
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import write_record
 from torchdoctor.trace import device_order
 from torchdoctor.trace.columns import Table
 from torchdoctor.trace.nesting import innermost, nest
@@ -24,9 +27,6 @@ from torchdoctor.trace.timeline import build_timeline
 from torchdoctor.trace.what_if import what_if
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Process, read_run
-from torchdoctor.words import Diagnosis, Environment, Report, WorkloadRecord
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import write_record
 
 
 def written(folder: Path, document: Any, name: str = "trace.json") -> Path:

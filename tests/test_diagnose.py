@@ -16,9 +16,9 @@ from compared_pairs import synthetic
 from recorded_traces import report as recorded
 
 from torchdoctor.advice import catalogue
-from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema.errors import UsageError
 from torchdoctor.trace.ranks import read_ranks
-from torchdoctor.words.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 

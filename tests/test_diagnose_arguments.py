@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from compared_pairs import synthetic
 
+from torchdoctor.schema.errors import UsageError
 from torchdoctor.trace.ranks import read_ranks
-from torchdoctor.words.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 

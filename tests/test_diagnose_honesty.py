@@ -10,8 +10,8 @@ import pytest
 from compared_pairs import synthetic
 from synthetic_traces import TraceBuilder
 
-from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.reports.wording import step_time
+from torchdoctor.runs.traces import trace_checkup
 
 
 def written(folder: Path, trace) -> Path:

@@ -12,9 +12,9 @@ from partial_recordings import merged, recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import diagnose
-from torchdoctor.checkup.run import _Checkup
 from torchdoctor.observe.shares import shares, with_inline_preparation
-from torchdoctor.words import BRANCHES, Diagnosis, Environment, Recording, Shares, Workload
+from torchdoctor.runs.run import _Checkup
+from torchdoctor.schema import BRANCHES, Diagnosis, Environment, Recording, Shares, Workload
 
 ILLNESSES = {**CPU_ILLNESSES, **GPU_ILLNESSES}
 

@@ -9,7 +9,7 @@ from in_words import in_words
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import by_experiment
 from torchdoctor.reports.details import path_rule
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Diagnosis,
     Environment,
     Finding,

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torchdoctor.checkup.efficiency import efficiency, of_trace
-from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.machine import nvml
 from torchdoctor.machine.rapl import Rapl
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.reports import efficiency as shown
-from torchdoctor.words import (
+from torchdoctor.runs.efficiency import efficiency, of_trace
+from torchdoctor.runs.run_settings import RunSettings
+from torchdoctor.schema import (
     Baseline,
     Boundary,
     Diagnosis,
@@ -36,7 +36,7 @@ from torchdoctor.words import (
     Workload,
     WorkloadRecord,
 )
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 STEPS = StepStatistics(
     boundary=Boundary(kind="loader"),

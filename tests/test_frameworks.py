@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import frameworks
 from frameworks import TABLE, Row, judged, table
 
-from torchdoctor.words import Diagnosis, Recording, Report, WorkloadRecord
+from torchdoctor.schema import Diagnosis, Recording, Report, WorkloadRecord
 
 PRINTED = "Epoch 1\ncounted: 30 steps by skorch 1.2\n"
 

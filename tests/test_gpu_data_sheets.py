@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchdoctor.facts.gpu_data_sheets import data_sheet, sheets
+from torchdoctor.queries.gpu_data_sheets import data_sheet, sheets
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.checkup.report_assembly import RunResults, assemble
-from torchdoctor.checkup.run_settings import RunSettings
-from torchdoctor.facts.gradient_noise import from_products, noise_scale
-from torchdoctor.words import Diagnosis, FixSet, Refused
+from torchdoctor.queries.gradient_noise import from_products, noise_scale
+from torchdoctor.runs.report_assembly import RunResults, assemble
+from torchdoctor.runs.run_settings import RunSettings
+from torchdoctor.schema import Diagnosis, FixSet, Refused
 
 BATCH = 16
 

@@ -10,12 +10,12 @@ from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import diagnose
-from torchdoctor.checkup.report_assembly import known_so_far
 from torchdoctor.reports import formats
 from torchdoctor.reports.summary import of_report
 from torchdoctor.reports.verdict import statements
 from torchdoctor.reports.vocabulary import vocabulary
-from torchdoctor.words import (
+from torchdoctor.runs.report_assembly import known_so_far
+from torchdoctor.schema import (
     Baseline,
     CallFigures,
     FixSet,

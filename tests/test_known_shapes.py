@@ -3,9 +3,9 @@ import re
 import pytest
 from partial_recordings import recording
 
-from torchdoctor.facts.hot_calls import hot_calls
-from torchdoctor.facts.known_shapes import known_shapes, shape_at, shape_of
-from torchdoctor.words import Location, process
+from torchdoctor.queries.hot_calls import hot_calls
+from torchdoctor.queries.known_shapes import known_shapes, shape_at, shape_of
+from torchdoctor.schema import Location, process
 
 SHAPES = known_shapes()
 

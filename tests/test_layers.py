@@ -16,7 +16,7 @@ ONLY_IN = {
     "torch": {"fixes"},  # there inside functions, which the user's process calls
     "rich": {"reports/terminal.py", "reports/progress.py"},
     "typer": {"cli"},
-    "psutil": {"machine", "launch", "pairs", "watch/machine_log.py"},
+    "psutil": {"machine", "launch", "bench", "watch/machine_log.py"},
     "pynvml": {"machine"},
     "tensorboard": {"reports/tensorboard"},
 }

@@ -13,14 +13,13 @@ from test_patches import recording as recorded_program
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import source_patch
-from torchdoctor.checkup.notes import fix_notes
-from torchdoctor.checkup.offered_fixes import as_code, offered_fixes
-from torchdoctor.checkup.report_assembly import RunResults, assemble
-from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.handed_out import patch_commands
-from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.words import (
+from torchdoctor.runs.notes import fix_notes
+from torchdoctor.runs.offered_fixes import as_code, offered_fixes
+from torchdoctor.runs.report_assembly import RunResults, assemble
+from torchdoctor.runs.run_settings import RunSettings
+from torchdoctor.schema import (
     DatasetWrite,
     Diagnosis,
     Environment,
@@ -35,7 +34,8 @@ from torchdoctor.words import (
     Trial,
     WorkloadRecord,
 )
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.schema.specs import FixSpec
+from torchdoctor.trials.outcome import TrialResults
 
 FASTER = Interval(estimate=1.2, low=1.1, high=1.3)
 OPEN = Interval(estimate=1.2, low=0.9, high=1.5)
@@ -195,7 +195,7 @@ def test_what_was_measured_together_is_not_said_to_be_measured_alone(tmp_path: P
     shown = rendered(report_of(found), "terminal")
     assert "What could help, measured together and not decided" in " ".join(shown.split())
     report = replace(report_of(found), run_folder="runs/1")
-    joint = "patch runs/1 --fix loader-workers --fix cpu-threads"
+    joint = "patch runs/1 --fixes loader-workers --fixes cpu-threads"
     assert [x.edit is not None for x in found] == [True, True]
     [command] = patch_commands(report, found)
     assert command.show == f"torchdoctor {joint}"

@@ -34,7 +34,7 @@ Not to be confused with
 Nothing.
 """
 
-from torchdoctor.words import CheckSpec, Symptom, fact
+from torchdoctor.schema import CheckSpec, Symptom, fact
 
 CHECK = CheckSpec(
     branch="other",
@@ -70,8 +70,8 @@ Sources
 - https://docs.python.org/3/library/functions.html#print
 """
 
-from torchdoctor.facts.lookup import training_loaders
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.queries.lookup import training_loaders
+from torchdoctor.schema.specs import Example, FixSpec
 
 
 def apply(torch, settings, program):
@@ -141,7 +141,7 @@ def test_a_new_check_and_a_new_fix_are_one_file_each(tmp_path: Path) -> None:
 
 
 def _ids() -> dict[str, Path]:
-    folders = [PACKAGE / name for name in ("checks", "fixes", "fixes/ceilings")]
+    folders = [PACKAGE / name for name in ("checks", "fixes", "fixes/ablations")]
     return {
         path.stem.replace("_", "-"): path
         for folder in folders

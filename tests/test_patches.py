@@ -15,11 +15,11 @@ from slow_loader import SLOW_LOADER
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import source_patch
-from torchdoctor.checkup.offered_fixes import as_code
 from torchdoctor.launch.sandbox import Command, Sandbox
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.handed_out import proof, remarks, remarks_on
-from torchdoctor.words import (
+from torchdoctor.runs.offered_fixes import as_code
+from torchdoctor.schema import (
     Boundary,
     Diagnosis,
     Environment,
@@ -39,7 +39,7 @@ from torchdoctor.words import (
     Workload,
     WorkloadRecord,
 )
-from torchdoctor.words.record_files import read_report, write_record, write_recording
+from torchdoctor.schema.record_files import read_report, write_record, write_recording
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -268,18 +268,18 @@ def test_one_fix_alone_is_printed_whether_recommended_or_offered(tmp_path: Path)
         fixes=[RecommendedFix(fix="torch-compile", instruction="model.compile()")],
         also_offered=[RecommendedFix(fix="set-to-none", edit=diff, standing="confirmed")],
     )
-    result = patch_command(path, "--fix", "set-to-none")
+    result = patch_command(path, "--fixes", "set-to-none")
     assert (result.returncode, result.stdout) == (0, diff)
     assert "set-to-none was not measured." in result.stderr, "nor together with others"
-    result = patch_command(path, "--fix", "torch-compile")
+    result = patch_command(path, "--fixes", "torch-compile")
     assert (result.returncode, result.stdout) == (0, "")
     assert "model.compile()" in result.stderr
     assert "set-to-none" in patch_command(path).stderr, "that there is another edit is said"
-    result = patch_command(path, "--fix", "loader-workers")
+    result = patch_command(path, "--fixes", "loader-workers")
     assert result.returncode == 2
     assert "it was not tried: no time" in result.stderr, "the table shows it: say why no edit"
     assert "torch-compile, set-to-none" in result.stderr
-    result = patch_command(path, "--fix", "warp-drive")
+    result = patch_command(path, "--fixes", "warp-drive")
     assert result.returncode == 2
     assert "no fix 'warp-drive'" in result.stderr
 
@@ -293,7 +293,7 @@ def test_of_several_values_the_measured_one_speaks(tmp_path: Path) -> None:
         Trial(fixes=FixSet.of("loader-workers", {"num_workers": 2}), speedup=gain, pairs=3,
               verdict="unclear"),
     )  # fmt: skip
-    result = patch_command(path, "--fix", "loader-workers")
+    result = patch_command(path, "--fixes", "loader-workers")
     assert "loader-workers (num_workers=2) came out unclear" in result.stderr
     assert "not tried" not in result.stderr
     four = RecommendedFix(fix="loader-workers", settings={"num_workers": 4}, edit="--- a/t.py\n")
@@ -328,14 +328,14 @@ def test_several_fixes_asked_for_are_one_diff_that_git_applies(tmp_path: Path) -
     )
     by_hand = RecommendedFix(fix="torch-compile", instruction="model.compile()")
     path = report_with(tmp_path, row, also_offered=[*both, by_hand])
-    with_commas = patch_command(path, "--fix", ",".join(asked))
+    with_commas = patch_command(path, "--fixes", ",".join(asked))
     assert with_commas.returncode == 2
     assert "recording.json" in with_commas.stderr, "not another run's lines"
     write_recording(seen, tmp_path / "recording.json")
-    with_commas = patch_command(path, "--fix", ",".join(asked))
+    with_commas = patch_command(path, "--fixes", ",".join(asked))
     assert with_commas.returncode == 0, with_commas.stderr
     assert "together, applied at run time: 1.20x" in with_commas.stderr
-    each = [word for name in [*asked, "torch-compile"] for word in ("--fix", name)]
+    each = [word for name in [*asked, "torch-compile"] for word in ("--fixes", name)]
     result = patch_command(path, *each)
     assert result.stdout == with_commas.stdout
     assert "not measured together" in result.stderr

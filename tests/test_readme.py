@@ -62,7 +62,7 @@ def test_commands_that_need_no_program_run(arguments: list[str]) -> None:
 
 
 def test_exit_codes_of_the_readme_are_the_errors() -> None:
-    from torchdoctor.words import errors
+    from torchdoctor.schema import errors
 
     for error in (errors.UsageError, errors.ProgramFailed, errors.NoStepFound, errors.TimedOut):
         assert f"{error.exit_code} " in README

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from partial_recordings import recording
 
-from torchdoctor.checkup.notes import report_notes
-from torchdoctor.checkup.report_assembly import RunResults, assemble
-from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.reports.remarks import SENTENCES
 from torchdoctor.reports.templates import filled
-from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.words import (
+from torchdoctor.runs.notes import report_notes
+from torchdoctor.runs.report_assembly import RunResults, assemble
+from torchdoctor.runs.run_settings import RunSettings
+from torchdoctor.schema import (
     Diagnosis,
     Interval,
     LaunchTiming,
     Recommendation,
     Report,
 )
+from torchdoctor.trials.outcome import TrialResults
 
 OBSERVED = {"steps": {"samples_per_step": 32.0, "median_s": 0.010, "mean_s": 0.0104}}
 

@@ -10,7 +10,7 @@ import pytest
 from observed_programs import recorder_of
 
 from torchdoctor.launch.listening import ServerWatch, listening_port
-from torchdoctor.words.errors import NoStepFound
+from torchdoctor.schema.errors import NoStepFound
 
 SERVER = """
 import socket, sys, time

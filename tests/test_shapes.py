@@ -47,7 +47,7 @@ def test_no_file_has_a_shape_that_hides_what_it_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["words += ['--cold'] * (not warm)", "(x > 0) * y", "{*('a', 'b')}", "f(*['a'], b)"]
+    "code", ["words += ['--no-fork'] * (not warm)", "(x > 0) * y", "{*('a', 'b')}", "f(*['a'], b)"]
 )
 def test_a_shape_is_seen(code: str) -> None:
     assert list(shapes(code))

@@ -23,15 +23,15 @@ def test_no_file_or_function_is_too_large_to_read() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a\n" * 6, "pairs/exchange.py: 6 lines, at most 5"),
-        ("def f(a, b, c): ...\n", "pairs/exchange.py:f: 3 parameters, at most 2"),
+        ("a\n" * 6, "bench/exchange.py: 6 lines, at most 5"),
+        ("def f(a, b, c): ...\n", "bench/exchange.py:f: 3 parameters, at most 2"),
         ("def f(self, a, b): ...\n", None),
-        ("def f():\n    a\n    b\n    c\n", "pairs/exchange.py:f: 4 lines, at most 3"),
+        ("def f():\n    a\n    b\n    c\n", "bench/exchange.py:f: 4 lines, at most 3"),
         ("def f():\n    a\n    b\n", None),
     ],
 )
 def test_a_bound_that_is_exceeded_is_named(text: str, sentence: str | None, tmp_path: Path) -> None:
-    room = tmp_path / "torchdoctor" / "pairs"
+    room = tmp_path / "torchdoctor" / "bench"
     room.mkdir(parents=True)
     (room / "exchange.py").write_text(text, encoding="utf-8")
     assert list(size._unreadable(tmp_path, BOUNDS)) == ([sentence] if sentence else [])

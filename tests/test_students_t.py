@@ -6,7 +6,7 @@ import pytest
 from scipy.special import stdtr, stdtrit
 from scipy.stats import binom
 
-from torchdoctor.words.students_t import (
+from torchdoctor.schema.students_t import (
     binomial_probability,
     binomial_quantile,
     t_probability,

@@ -10,9 +10,9 @@ import pytest
 from compared_pairs import diagnosed, synthetic
 from recorded_traces import FOLDER
 
-from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import Report
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import Report
 
 pytestmark = pytest.mark.xdist_group("traces")
 _PART = r"(?:each step|the trace|a step|the step)"

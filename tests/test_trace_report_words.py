@@ -14,12 +14,12 @@ from in_words import evidence_of
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.reports.document import prose
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.traced import lines as traced_lines
-from torchdoctor.words import Report, TraceStatistics
-from torchdoctor.words.report import StepTime
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import Report, TraceStatistics
+from torchdoctor.schema.report import StepTime
 
 
 def of_steps(folder: Path, *milliseconds: float) -> Report:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from in_words import in_words
 
-from torchdoctor.checkup.trace_verdict import with_replay
-from torchdoctor.words import Diagnosis, ReplayedGain, TraceStatistics, Verdict
-from torchdoctor.words.traced import BranchReplay, WhatIf
+from torchdoctor.runs.trace_verdict import with_replay
+from torchdoctor.schema import Diagnosis, ReplayedGain, TraceStatistics, Verdict
+from torchdoctor.schema.traced import BranchReplay, WhatIf
 
 
 def replayed(

@@ -9,7 +9,7 @@ from compared_pairs import diagnosed
 from synthetic_traces import TraceBuilder
 
 from torchdoctor.reports.vocabulary import of_verdict, vocabulary
-from torchdoctor.words import Report
+from torchdoctor.schema import Report
 
 A100 = {"deviceProperties": [{"id": 0, "name": "NVIDIA A100-PCIE-40GB"}]}
 

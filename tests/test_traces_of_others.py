@@ -8,7 +8,7 @@ import pytest
 from compared_pairs import diagnosed
 from synthetic_traces import TraceBuilder
 
-from torchdoctor.words import Report
+from torchdoctor.schema import Report
 
 TENSILE = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1"
 

@@ -15,8 +15,8 @@ from partial_recordings import recording
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import Diagnosis
-from torchdoctor.words.record_files import read_report
+from torchdoctor.schema import Diagnosis
+from torchdoctor.schema.record_files import read_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("advice")]  # share one run
 

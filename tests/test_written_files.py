@@ -19,9 +19,9 @@ from compared_pairs import samples, synthetic
 from torchdoctor.cli.outputs import check_written
 from torchdoctor.reports import gate as gate_forms
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.gate import GateMetric, GateReport
-from torchdoctor.words.record_files import replacing, write_atomically, write_record
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.gate import GateMetric, GateReport
+from torchdoctor.schema.record_files import replacing, write_atomically, write_record
 
 ROOT = Path(__file__).parent.parent
 
@@ -200,7 +200,7 @@ def test_what_a_killed_process_left_beside_a_file_goes_with_the_next(tmp_path: P
     driver = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from torchdoctor.words.record_files import replacing\n"
+        "from torchdoctor.schema.record_files import replacing\n"
         "with replacing(Path(sys.argv[1])) as file:\n"
         "    file.write(b'a part')\n"
         "    file.flush()\n"

@@ -16,12 +16,12 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from torchdoctor import words as records
+from torchdoctor import schema as records
 from torchdoctor.reports.summary import summarized
-from torchdoctor.words import BRANCHES, SCHEMA_VERSION, FixSet, Report, comparison, gate, summary
-from torchdoctor.words.comparison import Comparison
-from torchdoctor.words.gate import GateReport
-from torchdoctor.words.record_files import read_report, write_record
+from torchdoctor.schema import BRANCHES, SCHEMA_VERSION, FixSet, Report, comparison, gate, summary
+from torchdoctor.schema.comparison import Comparison
+from torchdoctor.schema.gate import GateReport
+from torchdoctor.schema.record_files import read_report, write_record
 
 _TYPES = {**vars(records), **vars(gate), **vars(comparison), **vars(summary)}
 

@@ -24,8 +24,8 @@ from rich.text import Text
 from torchdoctor.cli import front
 from torchdoctor.reports import terminal
 from torchdoctor.reports.formats import document
-from torchdoctor.words.errors import EXIT_CODES
-from torchdoctor.words.record_files import decode_report
+from torchdoctor.schema.errors import EXIT_CODES
+from torchdoctor.schema.record_files import decode_report
 
 STORED = Path(__file__).parent.parent / "tests" / "reports" / "workloads.json.gz"
 PICTURES = {"first-screen": "slow_decode", "many-small-ops": "many_small_ops"}

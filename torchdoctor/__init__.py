@@ -32,7 +32,7 @@ def run(command: str | Iterable[str | Path], **options: object) -> PythonReport:
     `trials_frame()` and `steps_frame()` give pandas frames.
 
     Raises:
-        torchdoctor.words.errors.TorchdoctorError: where the command ends with another exit code
+        torchdoctor.schema.errors.TorchdoctorError: where the command ends with another exit code
             than 0, with the same sentence and that `exit_code`. If the program was measured before
             that, `torchdoctor.report()` has the report.
     """
@@ -45,7 +45,7 @@ def report(path: str | Path | None = None) -> PythonReport:
     """Return the report of a run folder or of a report.json; by default of the newest run here.
 
     Raises:
-        torchdoctor.words.errors.UsageError: there is no report.
+        torchdoctor.schema.errors.UsageError: there is no report.
     """
     from torchdoctor.cli import python
 

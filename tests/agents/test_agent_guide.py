@@ -10,7 +10,7 @@ import commands
 
 from torchdoctor.cli import agent_guide, front
 from torchdoctor.cli.mcp.tools import ARGUMENTS
-from torchdoctor.words.errors import EXIT_CODES, TorchdoctorError
+from torchdoctor.schema.errors import EXIT_CODES, TorchdoctorError
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -214,7 +214,7 @@ def test_every_tool_says_what_it_takes() -> None:
         ("report --status /runs/1", "run_trials", {"run_folder": "/runs/1"}),
         ("explain data-wait", "explain", {"id": "data-wait"}),
         ("patch /runs/1 --apply", "patch", {"run_folder": "/runs/1"}),
-        ("patch /runs/1 --fix a,b", "patch", {"run_folder": "/runs/1", "fixes": ["a", "b"]}),
+        ("patch /runs/1 --fixes a,b", "patch", {"run_folder": "/runs/1", "fixes": ["a", "b"]}),
         (
             "run --budget 9m --fixes a,b --steps-total 9 -- python 'my train.py' --lr 1",
             "run_trials",
@@ -236,7 +236,7 @@ def test_the_command_that_comes_next_is_a_call(
     assert {x: y for x, y in told["arguments"].items() if x != "folder"} == arguments
 
 
-@pytest.mark.parametrize("command", ["run --cold -- a.py", "report /runs/1 --details", "env"])
+@pytest.mark.parametrize("command", ["run --no-fork -- a.py", "report /runs/1 --details", "env"])
 def test_a_command_that_no_tool_stands_for_stays_as_it_is(command: str) -> None:
     following = {"command": f"torchdoctor {command}", "why": "so"}
     assert as_call(following, "/work") == following

@@ -8,9 +8,9 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.bounds import share_saved
-from torchdoctor.facts.touched import waits
-from torchdoctor.words import Recording, process
+from torchdoctor.queries.bounds import share_saved
+from torchdoctor.queries.touched import waits
+from torchdoctor.schema import Recording, process
 
 LOADER = {"ident": 0, "batches": 400, "iterators": 10, "num_workers": 0, "sample_cpu_share": 0.95}
 DRAWS = {

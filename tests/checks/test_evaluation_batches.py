@@ -8,7 +8,7 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.words import process
+from torchdoctor.schema import process
 
 PLACES = [{"file": "/w/train.py", "line": line, "function": "main"} for line in (9, 12)]
 TRAINS = {"ident": 0, "batches": 400, "batch_size": 64, "location": PLACES[0]}

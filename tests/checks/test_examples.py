@@ -10,7 +10,7 @@ from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import tree
-from torchdoctor.words import BRANCHES, Finding
+from torchdoctor.schema import BRANCHES, Finding
 
 CHECKS = catalogue.checks()
 FIRING = [(i, n) for i, check in CHECKS.items() for n in range(len(check.fires))]

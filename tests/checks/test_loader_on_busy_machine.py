@@ -7,9 +7,9 @@ from typing import Any
 from partial_recordings import recording
 
 from torchdoctor.checks import loader_cpu_bound, loader_io_bound
-from torchdoctor.checkup.notes import report_notes
 from torchdoctor.fixes import loader_workers
-from torchdoctor.words import Recording
+from torchdoctor.runs.notes import report_notes
+from torchdoctor.schema import Recording
 
 _BUSY = {"other_load_cpus": 0.95}
 

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torchdoctor.bench.block_plan import TurnBlocks
+from torchdoctor.bench.engine import PairTask, PairTimings
+from torchdoctor.bench.failures import Lost
+from torchdoctor.bench.measurement import Pace
 from torchdoctor.clusters.fleet import Fleet
 from torchdoctor.clusters.tasks import Launches
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.block_plan import TurnBlocks
-from torchdoctor.pairs.engine import PairTask, PairTimings
-from torchdoctor.pairs.failures import Lost
-from torchdoctor.pairs.measurement import Pace
-from torchdoctor.words import Boundary, Workload
+from torchdoctor.schema import Boundary, Workload
 
 # An optimizer of torch's costs each launch a second: it imports torch._dynamo.
 SCRIPT = """

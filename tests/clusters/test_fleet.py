@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from cluster_pairs import QUICK, launches, pair
 
+from torchdoctor.bench.engine import PairTask, PairTimings
+from torchdoctor.bench.failures import Lost
 from torchdoctor.clusters.fleet import Fleet
 from torchdoctor.clusters.tasks import Result, Task, decoded, encoded
 from torchdoctor.launch.launch_spec import UNTOUCHED, FixFile
-from torchdoctor.pairs.engine import PairTask, PairTimings
-from torchdoctor.pairs.failures import Lost
-from torchdoctor.words import Block, LaunchTiming, Workload
-from torchdoctor.words.errors import TorchdoctorError, UsageError
+from torchdoctor.schema import Block, LaunchTiming, Workload
+from torchdoctor.schema.errors import TorchdoctorError, UsageError
 
 WORKLOAD = Workload(command=["python", "train.py"], cwd="/work")
 TIMING = LaunchTiming(

@@ -26,9 +26,9 @@ from cluster_pairs import (
 from synthetic_traces import BASE, every_branch
 
 from torchdoctor import __version__
+from torchdoctor.bench.failures import Lost
 from torchdoctor.clusters.fleet import Fleet
 from torchdoctor.clusters.ray_traces import read_there
-from torchdoctor.pairs.failures import Lost
 
 pytest.importorskip("ray", reason="Ray is not installed (pip install 'torchdoctor[ray]')")
 pytestmark = pytest.mark.xdist_group("ray")  # which is started once

@@ -26,12 +26,12 @@ from cluster_pairs import (
 )
 from slurm_cluster import SlurmCluster, free_ports, missing
 
+from torchdoctor.bench.failures import Lost
 from torchdoctor.clusters import allocation, slurm
 from torchdoctor.clusters.fleet import Fleet
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.pairs.failures import Lost
-from torchdoctor.words import Workload
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema import Workload
+from torchdoctor.schema.errors import UsageError
 
 pytestmark = pytest.mark.xdist_group("slurm")  # which is started once
 RUN = [sys.executable, "-m", "torchdoctor", "run", "--quiet"]

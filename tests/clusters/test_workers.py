@@ -15,10 +15,10 @@ import psutil
 import pytest
 from cluster_pairs import ended, launches, median_ratio, pair, program, wait_for
 
+from torchdoctor.bench.failures import Lost
 from torchdoctor.clusters.commands import CommandNode
 from torchdoctor.clusters.fleet import Fleet
-from torchdoctor.pairs.failures import Lost
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 AHEAD = ["unshare", "--time", "--monotonic", "3", "--boottime", "3", "--fork"]
 

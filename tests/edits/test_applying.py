@@ -14,7 +14,7 @@ import pytest
 
 from torchdoctor.edits import Edit, KeywordEdit, StatementEdit, applying
 from torchdoctor.edits.diff import unified_diff
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Diagnosis,
     Environment,
     Interval,
@@ -25,8 +25,8 @@ from torchdoctor.words import (
     Report,
     WorkloadRecord,
 )
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import read_report, write_record
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import read_report, write_record
 
 SCRIPT = "import torch\n\nloader = DataLoader(d)\n# the end\n"
 
@@ -153,10 +153,10 @@ def test_a_file_that_was_changed_since_the_run_is_left_alone_without_force(tmp_p
 
 def test_one_fix_alone_is_applied_and_taken_back(tmp_path) -> None:
     measured(tmp_path)
-    assert patch(tmp_path, "--apply", "--fix", "cpu-threads").returncode == 0
+    assert patch(tmp_path, "--apply", "--fixes", "cpu-threads").returncode == 0
     text = (tmp_path / "train.py").read_text()
     assert "set_num_threads" in text and "num_workers" not in text
-    refused = patch(tmp_path, "--apply", "--fix", "cpu-threads", "--force")
+    refused = patch(tmp_path, "--apply", "--fixes", "cpu-threads", "--force")
     assert refused.returncode == 2 and "A patch of this run is applied" in refused.stderr
     assert patch(tmp_path, "--undo").returncode == 0
     assert (tmp_path / "train.py").read_text() == SCRIPT
@@ -276,7 +276,7 @@ def test_what_was_proven_is_said_before_a_file_is_changed(tmp_path: Path) -> Non
     said, changed = result.stderr.index("1.70x faster (1.56-1.99)"), result.stderr.index("Changed")
     assert said < changed
     assert "1.70x faster" in patch(tmp_path).stderr, "the diff alone says it as well"
-    alone = patch(tmp_path, "--fix", "cpu-threads")
+    alone = patch(tmp_path, "--fixes", "cpu-threads")
     assert "not tried" in alone.stderr and "faster" not in alone.stderr
 
 
@@ -286,14 +286,14 @@ def test_a_rejected_patch_is_refused_without_force(tmp_path: Path, problem: str)
         fixes={"cpu-threads": {}}, problem=problem, detail="NameError: loader", pairs=3
     )
     measured(tmp_path, speedup=GAIN, pairs=3, rejected_patches=[rejected])
-    result = patch(tmp_path, "--apply", "--fix", "cpu-threads")
+    result = patch(tmp_path, "--apply", "--fixes", "cpu-threads")
     assert (result.returncode, result.stdout) == (2, "")
     assert "--force" in result.stderr and len(result.stderr.strip().splitlines()) == 1
     assert (tmp_path / "train.py").read_text() == SCRIPT
-    printed = patch(tmp_path, "--fix", "cpu-threads")
+    printed = patch(tmp_path, "--fixes", "cpu-threads")
     assert printed.returncode == 0 and printed.stdout
     assert "cpu-threads" in printed.stderr.splitlines()[0], "printing it says the same"
-    assert patch(tmp_path, "--apply", "--fix", "cpu-threads", "--force").returncode == 0
+    assert patch(tmp_path, "--apply", "--fixes", "cpu-threads", "--force").returncode == 0
     assert (tmp_path / "train.py").read_text() != SCRIPT
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.composing import Composer
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Boundary,
     Environment,
     Flags,
@@ -32,7 +32,7 @@ from torchdoctor.words import (
     TrainingPass,
     Workload,
 )
-from torchdoctor.words.program import Binding
+from torchdoctor.schema.program import Binding
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
 

@@ -14,7 +14,7 @@ import commands
 import pytest
 
 from torchdoctor.edits.diff import blob_id
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Diagnosis,
     Environment,
     Recommendation,
@@ -22,7 +22,7 @@ from torchdoctor.words import (
     Report,
     WorkloadRecord,
 )
-from torchdoctor.words.record_files import read_report, write_record
+from torchdoctor.schema.record_files import read_report, write_record
 
 ROOT = Path(__file__).parents[2]
 BEFORE, AFTER = "import torch\n", "import torch\nimport this\n"
@@ -265,7 +265,7 @@ def test_a_fix_alone_is_held_to_the_same(place: Place) -> None:
         replace(report, recommendation=replace(report.recommendation, fixes=[alone])),
         place.run / "report.json",
     )
-    place.refused("--apply", "--fix", "cpu-threads", "--force")
+    place.refused("--apply", "--fixes", "cpu-threads", "--force")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")

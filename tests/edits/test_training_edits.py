@@ -17,7 +17,7 @@ from torchdoctor.edits import (
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, trainer_call
 from torchdoctor.edits.training import around_forward, before_training, on_images
 from torchdoctor.fixes import mixed_precision, pin_memory, remove_sync, tf32
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Binding,
     Environment,
     LoaderFacts,

@@ -10,7 +10,7 @@ import pytest
 from torchdoctor.edits import KeywordEdit
 from torchdoctor.edits.calls import loader_edits, loader_location
 from torchdoctor.edits.diff import edited_files
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Boundary,
     Environment,
     LoaderFacts,

@@ -16,7 +16,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.edits.source import edited
 from torchdoctor.probe.hooks import compile_log
 from torchdoctor.reports.trial_rows import compilation
-from torchdoctor.words import FixSet, Trial
+from torchdoctor.schema import FixSet, Trial
 
 pytestmark = pytest.mark.slow
 FIX = catalogue.fixes()["torch-compile"]

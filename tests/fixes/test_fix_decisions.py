@@ -10,9 +10,7 @@ import pytest
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
-from torchdoctor.trials.arm_specs import ArmSpecs
-from torchdoctor.trials.arms import fix_facts
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Binding,
     Boundary,
     DatasetWrite,
@@ -36,7 +34,9 @@ from torchdoctor.words import (
     TraceStatistics,
     Workload,
 )
-from torchdoctor.words.traced import MatrixWork
+from torchdoctor.schema.traced import MatrixWork
+from torchdoctor.trials.arm_specs import ArmSpecs
+from torchdoctor.trials.arms import fix_facts
 
 FIXES = catalogue.fixes()
 HERE = Location(file="/home/me/work/train.py", line=42)

@@ -36,8 +36,8 @@ def test_a_fix_brings_nothing_of_torchdoctor_into_the_program(tmp_path: Path) ->
 
 
 FILE = """
-from torchdoctor.words.specs import FixSpec
-from torchdoctor.facts import lookup as facts
+from torchdoctor.schema.specs import FixSpec
+from torchdoctor.queries import lookup as facts
 import torchdoctor.edits.calls
 import json
 
@@ -46,7 +46,7 @@ FIX = FixSpec(settings=facts.lookup, edits=torchdoctor.edits.calls.loader_edits)
 
 def apply(torch, settings, program):
     import textwrap
-    from torchdoctor.words import Recording
+    from torchdoctor.schema import Recording
     return textwrap.dedent(" a"), json.loads("1"), Recording.anything()
 """
 

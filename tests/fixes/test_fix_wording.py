@@ -12,7 +12,7 @@ from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import wording, wording_for_trace
-from torchdoctor.words import Recording
+from torchdoctor.schema import Recording
 
 LOADER = {
     "ident": 0,

@@ -13,7 +13,7 @@ from probed_examples import run_with
 
 from torchdoctor.advice import catalogue
 from torchdoctor.edits.diff import edited_files
-from torchdoctor.words import Recording
+from torchdoctor.schema import Recording
 
 FIX = catalogue.fixes()["loader-workers"]
 

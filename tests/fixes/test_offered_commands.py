@@ -25,7 +25,7 @@ from distributed_programs import (
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.torchrun_commands import (
+from torchdoctor.queries.torchrun_commands import (
     EXAMPLE,
     HOST,
     one_machine,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from torchdoctor.observe.observation import Observation
-from torchdoctor.words import Boundary, ProcessFacts, SensorStatistics, StepStatistics
+from torchdoctor.schema import Boundary, ProcessFacts, SensorStatistics, StepStatistics
 
 STEPS = StepStatistics(
     boundary=Boundary(kind="optimizer"), how_found="", steps=100, warmup_steps=10, median_s=0.1,

@@ -211,11 +211,11 @@ def test_further_inputs_reach_the_command(project: Path, tmp_path: Path) -> None
     found = asked(project, tmp_path, command="train.py", **inputs)
     assert found[0] == words_after(found, "--python") == other
     assert words_after(found, "--baseline") == "stored.json"
-    assert "--in-turns" in found and "--against" not in found
+    assert "--sequential" in found and "--against" not in found
     found = asked(project, tmp_path, command="torchrun train.py", python=other)
     assert "--python" not in found and found[0] == other
     assert words_after(found, "--against") == "HEAD~1"
-    assert "--in-turns" not in found
+    assert "--sequential" not in found
 
 
 def test_a_pull_request_is_compared_with_what_it_is_merged_into(

@@ -22,9 +22,9 @@ from torchdoctor.gate.decision import state
 from torchdoctor.gate.settings import program_folder, tolerances
 from torchdoctor.gate.versions import Reference, elsewhere
 from torchdoctor.reports import gate as formats
-from torchdoctor.words import Environment, Interval, Workload, WorkloadRecord
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.gate import GateMetric, GateReport
+from torchdoctor.schema import Environment, Interval, Workload, WorkloadRecord
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.gate import GateMetric, GateReport
 
 ROOT = Path(__file__).parent.parent.parent
 

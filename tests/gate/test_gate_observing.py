@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from observed_program import SEEN, STEPS
 
-from torchdoctor.facts.hardware import load_of
+from torchdoctor.bench.block_plan import choose_turns, why_in_turns
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.pair_times import Estimator
 from torchdoctor.gate.figures import Measured, waiting
 from torchdoctor.gate.gate_run import NEW, GateRun
 from torchdoctor.gate.session import GateSession, Observed, observe_both
@@ -18,11 +20,9 @@ from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.block_plan import choose_turns, why_in_turns
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.pair_times import Estimator
-from torchdoctor.words import Block, LaunchTiming, ProgramFailure, SensorStatistics, Workload
-from torchdoctor.words.errors import Inconclusive, ProgramFailed
+from torchdoctor.queries.hardware import load_of
+from torchdoctor.schema import Block, LaunchTiming, ProgramFailure, SensorStatistics, Workload
+from torchdoctor.schema.errors import Inconclusive, ProgramFailed
 
 CRASH = ProgramFailure(exit_code=1, steps=40, output_tail="IndexError: no more data")
 

@@ -16,16 +16,16 @@ import jsonschema
 import pytest
 
 from torchdoctor.gate.settings import tolerances
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 ROOT = Path(__file__).parent.parent.parent
 # What the measuring does instead, by the variable OUTCOME.
 FRONT = """
 import os
-from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed
+from torchdoctor.schema.errors import Inconclusive, NoStepFound, ProgramFailed
 from torchdoctor.gate import gate_run
-from torchdoctor.words import Environment, WorkloadRecord
-from torchdoctor.words.gate import GateReport
+from torchdoctor.schema import Environment, WorkloadRecord
+from torchdoctor.schema.gate import GateReport
 
 def run(self):
     outcome = os.environ["OUTCOME"]

@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 
+from torchdoctor.bench.pair_times import Estimator
 from torchdoctor.gate.decision import (
     FAIL,
     FAIL_FINAL,
@@ -22,9 +23,8 @@ from torchdoctor.gate.decision import (
     ratio_of,
 )
 from torchdoctor.gate.figures import Measured, estimator, metrics
-from torchdoctor.pairs.pair_times import Estimator
-from torchdoctor.words import Block, Boundary, LaunchTiming, Pair, StepStatistics
-from torchdoctor.words.students_t import t_quantile
+from torchdoctor.schema import Block, Boundary, LaunchTiming, Pair, StepStatistics
+from torchdoctor.schema.students_t import t_quantile
 
 # Log units: offset of a launch, random walk between launches, share of launches with a spike.
 MACHINES = {

@@ -15,7 +15,7 @@ from repository import git, state
 from torchdoctor.gate.versions import Reference, elsewhere
 from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.sandbox_entry import replace_contents
-from torchdoctor.words import Workload
+from torchdoctor.schema import Workload
 
 ROOT = Path(__file__).parent.parent.parent
 

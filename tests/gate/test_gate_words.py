@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from observed_program import SEEN
 
+from torchdoctor.bench.pair_times import Estimator
 from torchdoctor.gate.decision import FAIL_FINAL, decides, pairs_for, state, too_few_pairs
 from torchdoctor.gate.figures import Measured
 from torchdoctor.gate.gate_run import NEW, GateRun
@@ -16,10 +17,9 @@ from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.session import Observed
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED
-from torchdoctor.pairs.pair_times import Estimator
-from torchdoctor.words import Interval, LaunchTiming, Pair, Workload
-from torchdoctor.words.gate import GateMetric
-from torchdoctor.words.students_t import t_quantile
+from torchdoctor.schema import Interval, LaunchTiming, Pair, Workload
+from torchdoctor.schema.gate import GateMetric
+from torchdoctor.schema.students_t import t_quantile
 
 
 def time_row(low: float, high: float, tolerance: float = 0.02) -> GateMetric:

@@ -16,7 +16,7 @@ import pytest
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.stored import gate_against_report, not_comparable, read_stored
 from torchdoctor.machine.environment import environment
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Baseline,
     Boundary,
     Diagnosis,
@@ -27,8 +27,8 @@ from torchdoctor.words import (
     Workload,
     WorkloadRecord,
 )
-from torchdoctor.words.errors import Inconclusive
-from torchdoctor.words.record_files import write_record
+from torchdoctor.schema.errors import Inconclusive
+from torchdoctor.schema.record_files import write_record
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.slow

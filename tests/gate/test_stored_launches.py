@@ -15,7 +15,7 @@ from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.stored import launched, load_doubts, read_stored, stored_report
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.observe.observation import Observation
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Baseline,
     Diagnosis,
     Environment,
@@ -26,8 +26,8 @@ from torchdoctor.words import (
     Workload,
     WorkloadRecord,
 )
-from torchdoctor.words.errors import Inconclusive, UsageError
-from torchdoctor.words.record_files import write_record
+from torchdoctor.schema.errors import Inconclusive, UsageError
+from torchdoctor.schema.record_files import write_record
 
 SETTINGS = GateSettings(tolerances={"step_time": 0.02, "peak_memory": 0.1})
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from probed import Probed, run_probed
 
-from torchdoctor.facts.gradient_noise import from_products
+from torchdoctor.queries.gradient_noise import from_products
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from probed import run_plain, run_probed
 
 from torchdoctor.checks import graph_breaks, recompilations
 from torchdoctor.probe.hooks.compile_log import CompileFacts
+from torchdoctor.schema import ProcessFacts, Recording
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.words import ProcessFacts, Recording
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ import pytest
 from observed_programs import observe, recorder_of, recording_of, timed
 from probed import run_probed
 
-from torchdoctor.facts.stacks import rows_showing
 from torchdoctor.observe.window import Window
 from torchdoctor.probe import step_log
-from torchdoctor.words.errors import NoStepFound
+from torchdoctor.queries.stacks import rows_showing
+from torchdoctor.schema.errors import NoStepFound
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from probed import run_probed
 
 from torchdoctor.edits import calls
 from torchdoctor.probe import places
-from torchdoctor.words import Location
+from torchdoctor.schema import Location
 
 LIBRARY = """
 import functools

@@ -14,7 +14,7 @@ import pytest
 from probed import PROBE, environment, write_plan
 
 from torchdoctor.launch.contacts import contacts, network_use
-from torchdoctor.words import HostContact
+from torchdoctor.schema import HostContact
 
 # A server of the program's own, that stands for every other machine: no test needs a network.
 ANSWERED = """

@@ -12,9 +12,9 @@ import pytest
 import torch
 from probed import run_probed
 
-from torchdoctor.facts.arithmetic import padding_gains
 from torchdoctor.probe.hooks.analysis import MemorySnapshot
-from torchdoctor.words import Environment, ProcessFacts, Recording, Workload
+from torchdoctor.queries.arithmetic import padding_gains
+from torchdoctor.schema import Environment, ProcessFacts, Recording, Workload
 
 CONVOLUTION = "aten::convolution"
 TRAIN = """

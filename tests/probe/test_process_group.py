@@ -14,9 +14,9 @@ from torchdoctor.advice import catalogue
 from torchdoctor.checks import backend_not_nccl
 from torchdoctor.edits.diff import unified_diff
 from torchdoctor.fixes import nccl_backend
+from torchdoctor.schema import Location, ProcessFacts
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.words import Location, ProcessFacts
 
 FIX = catalogue.fixes()["nccl-backend"]
 PROGRAM = """

@@ -12,13 +12,13 @@ from partial_recordings import recording
 from probed import run_probed
 
 from torchdoctor.advice import catalogue
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.launch_timing import launch_timing
 from torchdoctor.launch.launch_spec import LaunchSpec, plan_entries
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.launch_timing import launch_timing
+from torchdoctor.schema import Boundary, LaunchTiming, TrainingTrial
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.log import Budget, Log
 from torchdoctor.trials.training_trials import TrainingTrials
-from torchdoctor.words import Boundary, LaunchTiming, TrainingTrial
 
 pytestmark = pytest.mark.slow
 STEPS = 120

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from probed import Probed, run_plain, run_probed
 
+from torchdoctor.bench.launch_timing import launch_timing
 from torchdoctor.observe.events import evaluates_training_loader, read_channel
-from torchdoctor.pairs.launch_timing import launch_timing
 from torchdoctor.probe import step_log
-from torchdoctor.words import Boundary
+from torchdoctor.schema import Boundary
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from typing import Any
 from torchdoctor.launch.launch import LaunchResult, Program, launch
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.words import Workload
+from torchdoctor.schema import Workload
 
 
 def content_of(folder: Path) -> dict[str, tuple[str, int, int, str]]:

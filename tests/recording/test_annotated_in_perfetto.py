@@ -12,10 +12,10 @@ import pytest
 from browser import Browser, chromium, served
 from compared_pairs import synthetic, trace_of
 
+from torchdoctor.schema import Evidence, Finding
+from torchdoctor.schema.figures import SHARE_LABELS
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.timeline import annotate, build_timeline
-from torchdoctor.words import Evidence, Finding
-from torchdoctor.words.figures import SHARE_LABELS
 
 _SLICES = """
 return self.app.trace.engine.query(`

@@ -12,10 +12,10 @@ import pytest
 from browser import chromium, served
 from compared_pairs import trace_of
 
+from torchdoctor.schema import Evidence, Finding
+from torchdoctor.schema.figures import SHARE_LABELS
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.timeline import annotate, build_timeline
-from torchdoctor.words import Evidence, Finding
-from torchdoctor.words.figures import SHARE_LABELS
 
 _POLYFILL = "webcomponents.js@0.7.24"  # the viewer is older than what browsers have today
 _READY = "return !!(window.tr && tr.importer && document.getElementById('trace-viewer'))"

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from torchdoctor.bench.record import Recorder
+from torchdoctor.bench.turns import take_turns
 from torchdoctor.launch.held_up import may_be_held_up
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.observe import observation
 from torchdoctor.observe.observation import ObservationWatch
 from torchdoctor.observe.step_finding import StepsFound
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.pairs.turns import take_turns
-from torchdoctor.words import Boundary, Workload
-from torchdoctor.words.errors import TimedOut
+from torchdoctor.schema import Boundary, Workload
+from torchdoctor.schema.errors import TimedOut
 
 ENDLESS = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(1000)\n"
 SPEC = LaunchSpec(name="endless", boundary=Boundary(kind="optimizer", ident=0), plan={})

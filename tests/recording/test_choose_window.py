@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from torchdoctor.observe.window import choose_window
-from torchdoctor.words import Boundary, LoaderFacts, StepStatistics
+from torchdoctor.schema import Boundary, LoaderFacts, StepStatistics
 
 
 def observed(mean_s, total=10_000, **more):

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from torchdoctor.bench import record
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch import compile_cache
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.pairs import record
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.words import AppliedFix, LaunchTiming, Workload
+from torchdoctor.schema import AppliedFix, LaunchTiming, Workload
 
 
 @pytest.fixture

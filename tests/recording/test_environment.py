@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.machine import environment as module
 from torchdoctor.machine.environment import (
     as_seen_by,
@@ -15,7 +14,8 @@ from torchdoctor.machine.environment import (
     memory_limit_bytes,
     usable_cpus,
 )
-from torchdoctor.words import Gpu, ProcessFacts, Recording, UsedDevice, Workload
+from torchdoctor.queries.hardware import compute_capability
+from torchdoctor.schema import Gpu, ProcessFacts, Recording, UsedDevice, Workload
 
 
 def test_this_machine_is_described_without_importing_torch():

@@ -9,11 +9,11 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.growth import growing_line, times_after_an_hour, times_at_end
+from torchdoctor.bench.block_plan import choose_turns
 from torchdoctor.observe.growth import growth_of
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.block_plan import choose_turns
-from torchdoctor.words import StepGrowth, process
+from torchdoctor.queries.growth import growing_line, times_after_an_hour, times_at_end
+from torchdoctor.schema import StepGrowth, process
 
 NAMES = ("other", "backward")
 NUMBERS = np.arange(120)

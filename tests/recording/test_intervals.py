@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchdoctor.words.intervals import (
+from torchdoctor.schema.intervals import (
     EMPTY,
     Intervals,
     exposed_in_order,

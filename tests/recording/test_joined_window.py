@@ -10,15 +10,15 @@ import pytest
 from observed_programs import recorder_of
 from partial_recordings import recording
 
-from torchdoctor.checkup import run as run_story
+from torchdoctor.bench.record import Recorder
 from torchdoctor.observe.events import read_channel, read_observed
 from torchdoctor.observe.joined_window import JoinedWindow
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import ProfilerWindow
-from torchdoctor.pairs.record import Recorder
 from torchdoctor.probe import step_log
-from torchdoctor.words import StepStatistics
-from torchdoctor.words.errors import ProgramFailed
+from torchdoctor.runs import run as run_story
+from torchdoctor.schema import StepStatistics
+from torchdoctor.schema.errors import ProgramFailed
 
 pytestmark = pytest.mark.slow
 WINDOW = ProfilerWindow(warmup_steps=1, profiled_steps=2, analysed_steps=3)

@@ -16,7 +16,7 @@ KEEPER = """
 import sys
 from pathlib import Path
 from torchdoctor.launch import kept_input
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 kept_input.MOST_BYTES, kept_input.GOES_ON_WITHIN_S = 1 << 20, 1.0
 try:
     kept = kept_input.keep_stdin(Path(sys.argv[1]))

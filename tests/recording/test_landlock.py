@@ -15,12 +15,12 @@ import pytest
 import without_namespaces
 from launching import content_of, launch_script
 
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch import sandbox as sandbox_module
 from torchdoctor.launch import sandbox_entry
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.words import Workload
-from torchdoctor.words.errors import NoStepFound, ProgramFailed, TimedOut
+from torchdoctor.schema import Workload
+from torchdoctor.schema.errors import NoStepFound, ProgramFailed, TimedOut
 
 pytestmark = pytest.mark.skipif(without_namespaces.version() < 1, reason="no Landlock here")
 REPOSITORY = Path(__file__).resolve().parents[2]

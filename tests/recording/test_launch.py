@@ -18,8 +18,8 @@ from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine import processes
 from torchdoctor.machine.sensors import Sensors
-from torchdoctor.words import Workload
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema import Workload
+from torchdoctor.schema.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MARK = (
@@ -287,7 +287,7 @@ def test_interrupting_the_tool_from_outside(project, tmp_path):
         "from torchdoctor.launch.launch import Program, launch\n"
         "from torchdoctor.launch.launch_spec import UNTOUCHED\n"
         "from torchdoctor.launch.sandbox import Sandbox\n"
-        "from torchdoctor.words import Workload\n"
+        "from torchdoctor.schema import Workload\n"
         f"w = Workload(command=[sys.executable, 'train.py', '{MARK}'], cwd={str(project)!r})\n"
         "with Sandbox.choose() as s:\n"
         "    program = Program(workload=w, sandbox=s)\n"

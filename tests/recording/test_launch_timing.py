@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from event_sequences import Script
 
-from torchdoctor.pairs.launch_timing import launch_timing
+from torchdoctor.bench.launch_timing import launch_timing
 from torchdoctor.probe import step_log
-from torchdoctor.words import Boundary
+from torchdoctor.schema import Boundary
 
 LOADER = Boundary(kind="loader", ident=0)
 

@@ -19,13 +19,13 @@ import pytest
 from commands import torchdoctor
 from launching import launch_script
 
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch import sandbox as sandbox_module
 from torchdoctor.launch.contacts import contacts
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.words import Workload
-from torchdoctor.words.errors import NoStepFound, ProgramFailed, UsageError
-from torchdoctor.words.record_files import read_report
+from torchdoctor.schema import Workload
+from torchdoctor.schema.errors import NoStepFound, ProgramFailed, UsageError
+from torchdoctor.schema.record_files import read_report
 
 POSTS = """
 import urllib.request

@@ -12,7 +12,7 @@ import pytest
 
 from torchdoctor.launch.notebooks import converted, is_exported
 from torchdoctor.launch.workload import workload_of
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 EXPORTED = """#!/usr/bin/env python
 # coding: utf-8

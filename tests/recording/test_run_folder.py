@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from torchdoctor.launch.run_folder import new_run_folder
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 MAKER = """
 import sys
 from datetime import datetime
 from pathlib import Path
 from torchdoctor.launch.run_folder import new_run_folder
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 sys.stdin.readline()
 output = Path(sys.argv[1]) if sys.argv[1:] else None
 try:

@@ -14,8 +14,8 @@ from launching import content_of, launch_script
 
 from torchdoctor.launch import sandbox as sandbox_module
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.words import Workload
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema import Workload
+from torchdoctor.schema.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMPORTS = (
@@ -404,7 +404,7 @@ def _sleepers():
 def test_without_proc_nothing_is_started_and_the_way_on_is_named(project):
     script = (
         "mount -t tmpfs tmpfs /proc && exec $0 -c 'from torchdoctor.launch.sandbox import Sandbox\n"
-        "from torchdoctor.words.errors import UsageError\n"
+        "from torchdoctor.schema.errors import UsageError\n"
         'try: Sandbox.choose("auto")\nexcept UsageError as error: print(error)\''
     )
     ended = subprocess.run(

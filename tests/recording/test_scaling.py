@@ -13,10 +13,10 @@ from distributed_traces import rank_trace, text
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.facts.scaling import TITLE, Step, scaling, scaling_lines
+from torchdoctor.queries.scaling import TITLE, Step, scaling, scaling_lines
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import PredictedSpeedup, Report, Scaling, ScalingRow
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import PredictedSpeedup, Report, Scaling, ScalingRow
 
 STEP = Step(gradient_bytes=1e9, last_bytes=1e8, alone_s=0.3, backward_s=0.1)
 

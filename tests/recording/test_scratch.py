@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from launching import launch_script
 
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch import scratch
 from torchdoctor.launch.escaped_writes import snapshot
 from torchdoctor.launch.launch import Program, launch
@@ -17,9 +18,8 @@ from torchdoctor.launch.layer_limits import Room, full_layer, said_of_full
 from torchdoctor.launch.sandbox import Command, Sandbox
 from torchdoctor.launch.scratch import PREFIX, Scratch, choose, remove_tree
 from torchdoctor.machine.mounts import Mount, mount_of
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.words import Workload
-from torchdoctor.words.errors import ProgramFailed, UsageError
+from torchdoctor.schema import Workload
+from torchdoctor.schema.errors import ProgramFailed, UsageError
 
 
 def test_a_folder_that_an_overlay_worked_in_is_removed(tmp_path):

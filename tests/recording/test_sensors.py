@@ -10,7 +10,7 @@ import pytest
 from torchdoctor.machine import nvml, sensor_columns
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
-from torchdoctor.words import SensorStatistics
+from torchdoctor.schema import SensorStatistics
 
 SECOND = 1_000_000_000
 

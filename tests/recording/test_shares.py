@@ -6,9 +6,9 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.checks import memcpy_share
-from torchdoctor.facts.stacks import share_showing
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
-from torchdoctor.words import Operator, SensorStatistics, Shares, TraceStatistics
+from torchdoctor.queries.stacks import share_showing
+from torchdoctor.schema import Operator, SensorStatistics, Shares, TraceStatistics
 
 ON_GPU = {"gpu": 0.5, "memcpy": 0.0, "memset": 0.0, "communication": 0.0, "runtime": 0.1}
 

@@ -11,7 +11,7 @@ from torchdoctor.observe.step_finding import (
     tally,
 )
 from torchdoctor.probe import step_log
-from torchdoctor.words import LoaderFacts, Location, OptimizerFacts, ProcessFacts
+from torchdoctor.schema import LoaderFacts, Location, OptimizerFacts, ProcessFacts
 
 
 def find(script, step_on=None, **facts) -> StepsFound:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from torchdoctor.bench.block_plan import SwitchBlocks, choose_switch_blocks
 from torchdoctor.launch.launch_spec import LaunchSpec, Switching
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.block_plan import SwitchBlocks, choose_switch_blocks
-from torchdoctor.words import Boundary, LoaderFacts, StepStatistics
+from torchdoctor.schema import Boundary, LoaderFacts, StepStatistics
 
 WINDOW = Window(warmup_steps=10, measure_steps=30, max_window_s=20.0)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from synthetic_traces import every_branch
 
+from torchdoctor.schema import Evidence, Finding
+from torchdoctor.schema.errors import UsageError
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 from torchdoctor.trace.timeline import annotate, build_timeline
-from torchdoctor.words import Evidence, Finding
-from torchdoctor.words.errors import UsageError
 
 EVIDENCE = [Evidence(fact=text, sentence=text) for text in ("One.", "Two.")]
 FINDINGS = [Finding(check="pageable-copies", share_of_step=0.1, evidence=EVIDENCE)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from synthetic_traces import TraceBuilder
 
-from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.runs.traces import trace_checkup
 from torchdoctor.trace.ranks import Alignment, Collectives, align, collectives
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.timeline import build_timeline

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from synthetic_traces import TraceBuilder
 
-from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.words import Report
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import Report
 
 HOST_TO_DEVICE = "HtoD (Pageable -> Device)"
 DEVICE_TO_HOST = "DtoH (Device -> Pageable)"

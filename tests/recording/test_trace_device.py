@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from synthetic_traces import TraceBuilder, every_branch
 
+from torchdoctor.schema import TraceStatistics
+from torchdoctor.schema.record_files import parsed_toml
 from torchdoctor.trace import kinds
 from torchdoctor.trace.kinds import (
     is_communication,
@@ -18,8 +20,6 @@ from torchdoctor.trace.kinds import (
 )
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.words import TraceStatistics
-from torchdoctor.words.record_files import parsed_toml
 
 
 def statistics(builder: TraceBuilder) -> TraceStatistics:

@@ -9,12 +9,12 @@ import pytest
 from distributed_traces import rank_trace, text
 from recorded_traces import FOLDER, statistics
 
-from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.facts.gpu_data_sheets import data_sheet
-from torchdoctor.facts.scaling import SLOWEST
+from torchdoctor.queries.gpu_data_sheets import data_sheet
+from torchdoctor.queries.scaling import SLOWEST
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import GradientExchange
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.words import GradientExchange
 
 RESNET50_BYTES = 4 * 25_557_032  # its parameters, in float32
 needs_recorded = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no recorded traces in {FOLDER}")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from synthetic_traces import EVERY_BRANCH, HOST, LOADER, TraceBuilder, every_branch
 
-from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.words import Report
-from torchdoctor.words.errors import UsageError
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import Report
+from torchdoctor.schema.errors import UsageError
 
 
 def checked(folder: Path, document: Any) -> Report:

@@ -12,11 +12,11 @@ from partial_recordings import recording
 from synthetic_traces import LOADER, TraceBuilder, every_branch
 
 from torchdoctor.checks import backend_not_nccl
+from torchdoctor.schema import TraceStatistics
 from torchdoctor.trace.columns import Table
 from torchdoctor.trace.nesting import innermost, nest
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.words import TraceStatistics
 
 
 def statistics(builder: TraceBuilder) -> TraceStatistics:

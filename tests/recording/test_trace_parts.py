@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import synthetic_traces as synthetic
 
+from torchdoctor.schema import TracedPart
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.words import TracedPart
 
 FUSED = "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>"
 MADE_FOR_FP8 = "_w8a8_block_fp8_matmul"

@@ -7,9 +7,9 @@ import io
 import pytest
 from synthetic_traces import TraceBuilder
 
+from torchdoctor.schema import PointwiseChains
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.words import PointwiseChains
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
 COPY = "void at::native::elementwise_kernel<128, 2, at::native::direct_copy_kernel_cuda>"

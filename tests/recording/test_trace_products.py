@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from synthetic_traces import TraceBuilder
 
+from torchdoctor.schema import MatrixWork, TraceStatistics
 from torchdoctor.trace.product_sizes import ProductInputs, product_sizes
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.words import MatrixWork, TraceStatistics
 
 A100 = [
     {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "computeMinor": 0},

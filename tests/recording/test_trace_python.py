@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from synthetic_traces import LOADER, TraceBuilder
 
-from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.facts.stacks import is_users
+from torchdoctor.queries.stacks import is_users
 from torchdoctor.reports.traced import call_lines, operator_lines
+from torchdoctor.runs.traces import trace_checkup
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 

@@ -14,11 +14,11 @@ import pytest
 from synthetic_traces import BASE, EVERY_BRANCH, TraceBuilder, every_branch
 
 from torchdoctor.reports.remarks import FILES
+from torchdoctor.schema.errors import UsageError
 from torchdoctor.trace.columns import Trace
 from torchdoctor.trace.files import trace_paths
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.words.errors import UsageError
 
 
 def read(data: bytes, block_bytes: int = 1 << 20) -> Trace:

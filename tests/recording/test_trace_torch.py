@@ -13,9 +13,9 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.checks import memset_share
+from torchdoctor.schema import TraceStatistics
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.words import TraceStatistics
 
 torch = pytest.importorskip("torch")
 

@@ -10,12 +10,12 @@ import pytest
 from simulated_training import Machine, mean_step_s, trained
 from synthetic_traces import TraceBuilder
 
+from torchdoctor.schema import WhatIf
 from torchdoctor.trace import what_if as trace_what_if
 from torchdoctor.trace.device_order import Cost
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.timeline import build_timeline
 from torchdoctor.trace.what_if import COSTS, dependencies, replay, what_if
-from torchdoctor.words import WhatIf
 
 
 def gpu_bound_with_hidden_loader(machine: Machine) -> None:

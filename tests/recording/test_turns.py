@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from torchdoctor.bench import turns
+from torchdoctor.bench.block_plan import TurnBlocks, choose_turns
+from torchdoctor.bench.record import Recorder
+from torchdoctor.bench.turns import Start, take_turns
 from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs import turns
-from torchdoctor.pairs.block_plan import TurnBlocks, choose_turns
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.pairs.turns import Start, take_turns
-from torchdoctor.words import Boundary, StepStatistics, Workload
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema import Boundary, StepStatistics, Workload
+from torchdoctor.schema.errors import UsageError
 
 TURNS = TurnBlocks(
     warmup_steps=3, block_steps=10, discard_steps=2, blocks=4, step_s=0.1, setup_s=1.4
@@ -161,7 +161,7 @@ def test_blocks_are_as_many_as_starting_is_long() -> None:
 
 def test_what_is_said_at_each_wait_is_one_number(tmp_path: Path) -> None:
     """A process that writes a torn file must not count as waiting."""
-    from torchdoctor.pairs.turns import _Player
+    from torchdoctor.bench.turns import _Player
 
     class Running:
         channel = tmp_path

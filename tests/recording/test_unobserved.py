@@ -7,7 +7,7 @@ from event_sequences import Script
 
 from torchdoctor.observe.step_finding import StepsFound, find_boundary
 from torchdoctor.observe.steps import step_statistics
-from torchdoctor.words import UnobservedPhase
+from torchdoctor.schema import UnobservedPhase
 
 
 def unobserved(script: Script, window: int | None = None) -> list[UnobservedPhase]:

@@ -9,9 +9,9 @@ import pytest
 from observed_programs import observe, recorder_of, recording_of
 
 from torchdoctor.checks import work_outside_model
-from torchdoctor.facts.stacks import inline_preparation, share_showing
 from torchdoctor.observe.shares import shares, with_inline_preparation
-from torchdoctor.words import Recording
+from torchdoctor.queries.stacks import inline_preparation, share_showing
+from torchdoctor.schema import Recording
 
 pytestmark = pytest.mark.slow
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch.launch import Program, RunningLaunch, WarmImage, launch, start_image
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.machine import processes
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 IMPORTS = '"""A script."""\nfrom __future__ import annotations\nimport os, sys\nimport torch\n'
 SURROUNDINGS = (

@@ -5,7 +5,7 @@ import pytest
 
 from torchdoctor.launch import workload as module
 from torchdoctor.launch.workload import choose_interpreter, workload_of
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 
 @pytest.fixture

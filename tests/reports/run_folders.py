@@ -14,7 +14,7 @@ from samples import SAMPLES
 
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.probe import step_log
-from torchdoctor.words import RecommendedFix, Report, TraceStatistics
+from torchdoctor.schema import RecommendedFix, Report, TraceStatistics
 
 WALL_S = 1_700_000_000  # when the monotonic clock was 0
 OBSERVED_MS, BASELINE_MS, RECOMMENDED_MS = 100, 90, 50

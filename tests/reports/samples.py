@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchdoctor.reports.verdict import with_sentences
-from torchdoctor.words import (
+from torchdoctor.schema import (
     NOT_WORTH_ITS_TIME,
     Baseline,
     Boundary,
@@ -39,8 +39,8 @@ from torchdoctor.words import (
     WorkloadRecord,
     fact,
 )
-from torchdoctor.words.gate import GateMetric, GateReport
-from torchdoctor.words.record_files import encode
+from torchdoctor.schema.gate import GateMetric, GateReport
+from torchdoctor.schema.record_files import encode
 
 HOME = "/home/ada/projects/flowers"
 CPU_MACHINE = Environment(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from torchdoctor.facts.outcomes import with_measured
+from torchdoctor.queries.outcomes import with_measured
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.time_parts import BOUNDS_TITLE, bound_lines
-from torchdoctor.words import (
+from torchdoctor.schema import (
     BRANCHES,
     Baseline,
     Ceiling,

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from torchdoctor.cli import stored
 from torchdoctor.cli.front import app
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import FixSet, Interval, PatchTrial
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import write_record
+from torchdoctor.schema import FixSet, Interval, PatchTrial
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import write_record
 
 EDIT = "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 
@@ -35,7 +35,7 @@ def test_each_form_applies_what_ran_as_a_patch_and_only_shows_other_edits(form, 
     lines = [line.strip() for line in unescape(rendered(report, form)).splitlines()]
     text = "\n".join(lines)
     assert "torchdoctor patch '/a b/run' --apply" in text
-    alone = "torchdoctor patch '/a b/run' --fix pin-memory"
+    alone = "torchdoctor patch '/a b/run' --fixes pin-memory"
     assert alone in text
     assert (f"{alone} --apply" in text) is patched
 

@@ -9,7 +9,7 @@ import samples
 
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.trial_rows import not_measured, trial_remarks
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Ending,
     Finding,
     FixSet,

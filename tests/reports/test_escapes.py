@@ -28,11 +28,11 @@ from torchdoctor.reports import markdown, terminal
 from torchdoctor.reports.formats import document, rendered
 from torchdoctor.reports.pictures import _around
 from torchdoctor.reports.side_by_side import comparison_page, gate_page
-from torchdoctor.words import BRANCHES, Environment, FixSet, Interval, Report, WorkloadRecord
-from torchdoctor.words.figures import clean, visible
-from torchdoctor.words.gate import GateMetric, GateReport
-from torchdoctor.words.record_files import encode, write_record
-from torchdoctor.words.trials import Ceiling
+from torchdoctor.schema import BRANCHES, Environment, FixSet, Interval, Report, WorkloadRecord
+from torchdoctor.schema.figures import clean, visible
+from torchdoctor.schema.gate import GateMetric, GateReport
+from torchdoctor.schema.record_files import encode, write_record
+from torchdoctor.schema.trials import Ceiling
 
 PLANTED = "planted"
 EVIL = (
@@ -165,7 +165,13 @@ def test_no_string_of_any_field_is_more_than_text(tmp_path: Path, planted: str) 
             shown = commands.torchdoctor("report", run, "--format", format, cwd=tmp_path)
             assert shown.returncode == 0, shown.stderr
             check(shown.stdout)
-        for options in ([], ["--apply"], ["--apply", "--force"], ["--fix", "x"], ["--fix", EVIL]):
+        for options in (
+            [],
+            ["--apply"],
+            ["--apply", "--force"],
+            ["--fixes", "x"],
+            ["--fixes", EVIL],
+        ):
             shown = commands.torchdoctor("patch", run, *options, cwd=tmp_path)
             check_terminal(shown.stderr)
             assert "defect" not in shown.stderr
@@ -269,7 +275,7 @@ def test_a_command_to_copy_quotes_what_a_report_calls_a_fix() -> None:
     text = rendered(
         dataclasses.replace(report, recommendation=offered, run_folder="/r"), "terminal"
     )
-    assert "--fix 'x; touch y'" in text and "--fix x;" not in text
+    assert "--fixes 'x; touch y'" in text and "--fixes x;" not in text
 
 
 def test_a_change_to_be_copied_keeps_its_tabs(tmp_path: Path) -> None:

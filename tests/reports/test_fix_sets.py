@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import samples
 
-from torchdoctor.words import FixSet
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import fixes_with_settings
-from torchdoctor.words.record_files import decode_report, encode
+from torchdoctor.schema import FixSet
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import fixes_with_settings
+from torchdoctor.schema.record_files import decode_report, encode
 
 WORKERS = {"num_workers": 4}
 

@@ -13,9 +13,9 @@ from samples import SAMPLES
 from torchdoctor.reports.document import prose
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.verdict import statements
-from torchdoctor.words import Location
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import decode_report, encode, read_report
+from torchdoctor.schema import Location
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import decode_report, encode, read_report
 
 REPORTS = [pytest.param(make(), id=name) for name, make in SAMPLES.items()]
 SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"

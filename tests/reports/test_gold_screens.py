@@ -19,13 +19,13 @@ import recorded_traces
 from samples import GATE
 from test_gold import approved
 
-from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.compare import compare
 from torchdoctor.reports import comparison, gate, terminal
 from torchdoctor.reports.document import Document
 from torchdoctor.reports.formats import document
-from torchdoctor.words.gate import GateMetric
-from torchdoctor.words.record_files import decode_report
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema.gate import GateMetric
+from torchdoctor.schema.record_files import decode_report
 
 TRACES = sorted(page.stem for page in (recorded_traces.PROJECT / "docs" / "traces").glob("*.md"))
 STORED = Path(__file__).with_name("workloads.json.gz")

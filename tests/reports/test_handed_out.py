@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from samples import between, compute_bound, interrupted, loader_bound, nothing_found
 
-from torchdoctor.facts.outcomes import is_proven, most_promising
+from torchdoctor.queries.outcomes import is_proven, most_promising
 from torchdoctor.reports import first_screen
 from torchdoctor.reports.document import KeyFigures
 from torchdoctor.reports.formats import document, rendered
@@ -20,7 +20,7 @@ from torchdoctor.reports.handed_out import (
     rejected_sentence,
 )
 from torchdoctor.reports.trial_rows import verdict_of
-from torchdoctor.words import (
+from torchdoctor.schema import (
     OUT_OF_TIME,
     Ending,
     FixSet,

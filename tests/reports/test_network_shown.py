@@ -10,15 +10,15 @@ import samples
 
 from torchdoctor.reports import gate, markdown, network, progress
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Environment,
     HostContact,
     NetworkUse,
     ProgressEvent,
     WorkloadRecord,
 )
-from torchdoctor.words.gate import GateReport
-from torchdoctor.words.record_files import decode_report, encode
+from torchdoctor.schema.gate import GateReport
+from torchdoctor.schema.record_files import decode_report, encode
 
 HOOK = HostContact(
     host="hooks.example.com", port=443, connections=16, launches=16, methods=["POST"]

@@ -10,10 +10,10 @@ import pytest
 import samples
 
 from torchdoctor.advice import catalogue
-from torchdoctor.checkup import busy_machine
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import Ending, FixSet, OtherLoad, Trial
-from torchdoctor.words.record_files import decode_report, encode
+from torchdoctor.runs import busy_machine
+from torchdoctor.schema import Ending, FixSet, OtherLoad, Trial
+from torchdoctor.schema.record_files import decode_report, encode
 
 FIXES = catalogue.fixes()
 BUSY, QUIET = OtherLoad(held=1.9, usable=2.0), OtherLoad(held=0.1, usable=2.0)

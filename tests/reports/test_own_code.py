@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from samples import SAMPLES, between
 
-from torchdoctor.facts.known_shapes import known_shapes
+from torchdoctor.queries.known_shapes import known_shapes
 from torchdoctor.reports import own_code
 from torchdoctor.reports.document import KeyFigures
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.trial_rows import may_gain_more
-from torchdoctor.words import (
+from torchdoctor.schema import (
     NOT_WORTH_ITS_TIME,
     OUT_OF_TIME,
     Diagnosis,

@@ -12,12 +12,12 @@ from browser import Browser, chromium
 from run_folders import ranks_folder, report_with_run
 from samples import GATE, SAMPLES
 
-from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.compare import compare
 from torchdoctor.reports.document import PAGE_NAME
 from torchdoctor.reports.formats import rendered, write_page
 from torchdoctor.reports.side_by_side import comparison_page, gate_page
-from torchdoctor.words import FixSet, Report, Shares, Trial
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import FixSet, Report, Shares, Trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 OF_A_RUN = ["time", "trials", "steps", "resources", "timeline", "tree", "source"]

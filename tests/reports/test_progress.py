@@ -11,7 +11,7 @@ import pytest
 
 from torchdoctor.reports import progress
 from torchdoctor.reports.progress import Progress
-from torchdoctor.words import ProgressEvent
+from torchdoctor.schema import ProgressEvent
 
 OBSERVE = ProgressEvent(
     phase="observe",

@@ -17,9 +17,9 @@ from samples import SAMPLES
 import torchdoctor
 from torchdoctor.reports.formats import in_python, rendered
 from torchdoctor.reports.summary import summarized
-from torchdoctor.words import ProgramFailure, Report
-from torchdoctor.words.errors import Interrupted, ProgramFailed, UsageError
-from torchdoctor.words.record_files import encode, write_record
+from torchdoctor.schema import ProgramFailure, Report
+from torchdoctor.schema.errors import Interrupted, ProgramFailed, UsageError
+from torchdoctor.schema.record_files import encode, write_record
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 
@@ -41,7 +41,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict:
         asked.update(workload=workload, settings=settings)
         return asked["report"]
 
-    monkeypatch.setattr("torchdoctor.checkup.run.checkup", checkup)
+    monkeypatch.setattr("torchdoctor.runs.run.checkup", checkup)
     return asked
 
 

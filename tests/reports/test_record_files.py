@@ -15,14 +15,14 @@ import pytest
 from record_schema import SCHEMAS, report_page
 from samples import CPU_MACHINE, SAMPLES, between, loader_bound
 
-from torchdoctor import words as records
+from torchdoctor import schema as records
 from torchdoctor.cli.outputs import check_written
 from torchdoctor.launch.run_folder import new_run_folder
 from torchdoctor.reports.formats import FORMATS, rendered, write_page
 from torchdoctor.reports.summary import summarized
-from torchdoctor.words import BRANCHES, FixSet, Recording, Report, Workload
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import (
+from torchdoctor.schema import BRANCHES, FixSet, Recording, Report, Workload
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import (
     decode_report,
     encode,
     read_recording,
@@ -31,7 +31,7 @@ from torchdoctor.words.record_files import (
     write_recording,
     write_text,
 )
-from torchdoctor.words.trials import LossComparison, TrainingTrial
+from torchdoctor.schema.trials import LossComparison, TrainingTrial
 
 DOCS = Path(__file__).parents[2] / "docs"
 

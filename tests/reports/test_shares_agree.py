@@ -9,7 +9,7 @@ import samples
 
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.time_parts import time_bars
-from torchdoctor.words import Evidence, Finding, Question, Report, Shares, TraceStatistics
+from torchdoctor.schema import Evidence, Finding, Question, Report, Shares, TraceStatistics
 
 
 def _of_a_trace() -> Report:

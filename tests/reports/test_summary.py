@@ -14,10 +14,10 @@ from samples import SAMPLES, loader_bound, refused_heavy
 from torchdoctor.reports import status
 from torchdoctor.reports.summary import of_report, summarized
 from torchdoctor.reports.wording import program_failed
-from torchdoctor.words import Evidence, ProgramFailure, ProgressEvent, Report
-from torchdoctor.words.errors import ProgramFailed, UsageError
-from torchdoctor.words.record_files import decode_report, encode, encoded, write_record
-from torchdoctor.words.summary import MOST_BYTES
+from torchdoctor.schema import Evidence, ProgramFailure, ProgressEvent, Report
+from torchdoctor.schema.errors import ProgramFailed, UsageError
+from torchdoctor.schema.record_files import decode_report, encode, encoded, write_record
+from torchdoctor.schema.summary import MOST_BYTES
 
 
 def bytes_of(report: Report) -> int:

@@ -19,10 +19,10 @@ from run_folders import (
 from samples import SAMPLES
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.reports.tensorboard.write import write_tensorboard
-from torchdoctor.words import Report, TraceStatistics
-from torchdoctor.words.errors import UsageError
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import Report, TraceStatistics
+from torchdoctor.schema.errors import UsageError
 
 
 def measured() -> Report:

@@ -12,11 +12,11 @@ import pytest
 from browser import Browser, chromium, tensorboard
 from run_folders import OBSERVED_STEPS, ranks_folder, report_with_run
 
-from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.reports.tensorboard.write import write_tensorboard
 from torchdoctor.reports.trial_rows import measured
-from torchdoctor.words import Report
-from torchdoctor.words.figures import speedup
+from torchdoctor.runs.traces import trace_checkup
+from torchdoctor.schema import Report
+from torchdoctor.schema.figures import speedup
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 

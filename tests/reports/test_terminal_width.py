@@ -15,8 +15,8 @@ from torchdoctor.cli.front import app
 from torchdoctor.reports import terminal
 from torchdoctor.reports.formats import document, rendered
 from torchdoctor.reports.wrapping import fill, reflow
-from torchdoctor.words import Interval
-from torchdoctor.words.gate import GateMetric, GateReport
+from torchdoctor.schema import Interval
+from torchdoctor.schema.gate import GateMetric, GateReport
 
 IDS = [*catalogue.checks(), *catalogue.fixes()]
 

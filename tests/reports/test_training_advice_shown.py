@@ -11,9 +11,9 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.checkup.offered_fixes import advice
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import (
+from torchdoctor.runs.offered_fixes import advice
+from torchdoctor.schema import (
     Diagnosis,
     Environment,
     Recommendation,
@@ -22,7 +22,7 @@ from torchdoctor.words import (
     TrainingTrial,
     WorkloadRecord,
 )
-from torchdoctor.words.record_files import decode_report
+from torchdoctor.schema.record_files import decode_report
 
 SGD = {"ident": 0, "cls": "torch.optim.sgd.SGD", "lr": 0.01, "first_lr": 0.01, "steps": 60}
 

@@ -9,7 +9,7 @@ from samples import compute_bound
 from torchdoctor.reports import unobserved
 from torchdoctor.reports.details import details
 from torchdoctor.reports.first_screen import screen
-from torchdoctor.words import Report, UnobservedPhase
+from torchdoctor.schema import Report, UnobservedPhase
 
 
 def with_phase(steps_between: int | None) -> Report:

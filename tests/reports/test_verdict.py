@@ -20,9 +20,9 @@ from torchdoctor.advice import catalogue
 from torchdoctor.reports import first_screen, templates, verdict
 from torchdoctor.reports.document import Sentence, prose
 from torchdoctor.reports.vocabulary import vocabulary
-from torchdoctor.words import Location, Report
-from torchdoctor.words.figures import clean
-from torchdoctor.words.record_files import decode_report
+from torchdoctor.schema import Location, Report
+from torchdoctor.schema.figures import clean
+from torchdoctor.schema.record_files import decode_report
 
 CHECKS = catalogue.checks()
 WORKLOADS = sorted(stored())

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from samples import diagnosed_only
 
-from torchdoctor.facts.outcomes import replay_ceilings
+from torchdoctor.queries.outcomes import replay_ceilings
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.time_parts import replay_lines
-from torchdoctor.words import BranchReplay, Evidence, Report, Shares, TraceStatistics, WhatIf
-from torchdoctor.words.record_files import decode_report, encode
+from torchdoctor.schema import BranchReplay, Evidence, Report, Shares, TraceStatistics, WhatIf
+from torchdoctor.schema.record_files import decode_report, encode
 
 REPLAYED = WhatIf(
     steps=6,

@@ -8,7 +8,7 @@ import pytest
 from samples import between, loader_bound
 
 from torchdoctor.reports.formats import rendered
-from torchdoctor.words import FixSet, Report, Trial
+from torchdoctor.schema import FixSet, Report, Trial
 
 UNKNOWN = "whether training stays the same is not known"
 WHY = "losses were not seen: the program calls no backward() on a single number"

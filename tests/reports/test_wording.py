@@ -18,7 +18,7 @@ from samples import (
 from torchdoctor.reports import own_code, terminal, wording
 from torchdoctor.reports.formats import document, rendered
 from torchdoctor.reports.wording import program_failed
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Diagnosis,
     Environment,
     Evidence,

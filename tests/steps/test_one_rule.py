@@ -11,11 +11,11 @@ from programs import PROGRAMS, Event, Expected, Tape
 from torchdoctor.observe.events import Events, from_rows
 from torchdoctor.observe.step_finding import StepsFound, boundary_rows, find_boundary
 from torchdoctor.probe import step_log
+from torchdoctor.schema import OptimizerFacts, ProcessFacts
 from torchdoctor.steps import evidence
 from torchdoctor.steps.rule import StepRule
 from torchdoctor.watch.inside import layout, stepping
 from torchdoctor.watch.recording import Steps
-from torchdoctor.words import OptimizerFacts, ProcessFacts
 
 MS = 1_000_000
 START_NS = 10**12

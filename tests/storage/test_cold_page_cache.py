@@ -11,12 +11,12 @@ from observed_programs import observe, recorder_of
 from partial_recordings import recording
 
 from torchdoctor.checks import cold_page_cache
-from torchdoctor.checkup.notes import report_notes
 from torchdoctor.machine.storage import drop, storage_facts
 from torchdoctor.observe.window import ProfilerWindow
 from torchdoctor.probe.measure import page_cache
+from torchdoctor.runs.notes import report_notes
+from torchdoctor.schema import LaunchTiming, Recommendation
 from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.words import LaunchTiming, Recommendation
 
 PROGRAM = """
 import sys, torch

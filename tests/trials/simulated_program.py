@@ -11,16 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from torchdoctor.bench.engine import Engine
 from torchdoctor.clusters.engine import ClusterEngine
 from torchdoctor.clusters.search import ClusterSearch
 from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec, Switching
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.trials.arm_specs import PATCH
-from torchdoctor.trials.arms import FixFacts
-from torchdoctor.trials.ceilings import CeilingTrial
-from torchdoctor.trials.log import Budget
-from torchdoctor.trials.search import SearchSettings, run_trials
-from torchdoctor.words import (
+from torchdoctor.schema import (
     AppliedFix,
     Block,
     Boundary,
@@ -31,7 +26,12 @@ from torchdoctor.words import (
     SwitchedLaunch,
     TriedCeiling,
 )
-from torchdoctor.words.figures import fixes_with_settings
+from torchdoctor.schema.figures import fixes_with_settings
+from torchdoctor.trials.arm_specs import PATCH
+from torchdoctor.trials.arms import FixFacts
+from torchdoctor.trials.ceilings import CeilingTrial
+from torchdoctor.trials.log import Budget
+from torchdoctor.trials.search import SearchSettings, run_trials
 
 QUIET = (0.004, 0.002, 0.0)  # offset of a launch, random walk, share of launches with a spike
 TYPICAL = (0.015, 0.008, 0.08)

@@ -7,12 +7,9 @@ from typing import Any
 import pytest
 from simulated_program import NO_LOADER, QUIET, Simulated, SimulatedSwitching, observed, try_all
 
+from torchdoctor.bench.block_plan import SwitchBlocks
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.pairs.block_plan import SwitchBlocks
-from torchdoctor.trials.arm_specs import ArmSpecs
-from torchdoctor.trials.arms import Arm, FixFacts
-from torchdoctor.trials.ceilings import abandon
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Block,
     Environment,
     FixSet,
@@ -22,6 +19,9 @@ from torchdoctor.words import (
     SwitchedLaunch,
     Workload,
 )
+from torchdoctor.trials.arm_specs import ArmSpecs
+from torchdoctor.trials.arms import Arm, FixFacts
+from torchdoctor.trials.ceilings import abandon
 
 
 def tried(program: Simulated, names: list[str], **more: Any) -> Any:

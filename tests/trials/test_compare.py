@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from torchdoctor.pairs.pair_times import seconds_per_sample
+from torchdoctor.bench.pair_times import seconds_per_sample
+from torchdoctor.schema import Block, Boundary, Interval, LaunchTiming, StepStatistics
 from torchdoctor.trials import compare
-from torchdoctor.words import Block, Boundary, Interval, LaunchTiming, StepStatistics
 
 
 def launch(step_s, samples=None, **more):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from simulated_program import Simulated, engine_of
 
-from torchdoctor.facts.hardware import MUCH_LOAD
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.machine.load_beside import Held
+from torchdoctor.queries.hardware import MUCH_LOAD
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.log import Budget, Log
 

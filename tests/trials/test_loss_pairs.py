@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from torchdoctor.schema import LaunchTiming
 from torchdoctor.trials.loss_pairs import Pair, compare_losses
-from torchdoctor.words import LaunchTiming
 
 NAN = math.nan
 

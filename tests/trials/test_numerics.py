@@ -6,9 +6,7 @@ import pytest
 import torch
 from training_runs import losses
 
-from torchdoctor.trials.numerics import Untouched, compare_training, trains_in_low_precision
-from torchdoctor.trials.samples import Preparation
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Environment,
     Flags,
     LaunchTiming,
@@ -17,6 +15,8 @@ from torchdoctor.words import (
     Recording,
     Workload,
 )
+from torchdoctor.trials.numerics import Untouched, compare_training, trains_in_low_precision
+from torchdoctor.trials.samples import Preparation
 
 pytestmark = pytest.mark.slow
 KINDS = ("mlp", "cnn", "lm")

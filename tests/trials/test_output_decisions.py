@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from torchdoctor.schema import AlteredDecision, LaunchTiming
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.trials.outcome import Allowed, results_may_stay
-from torchdoctor.words import AlteredDecision, LaunchTiming
 
 
 def launch(others: int = 0, apart: float = 0.0) -> LaunchTiming:

@@ -5,11 +5,11 @@ import msgspec
 import pytest
 from simulated_program import TYPICAL, Simulated, observed, seeds, try_all
 
+from torchdoctor.schema import Candidate, FixSet
+from torchdoctor.schema.errors import TorchdoctorError
+from torchdoctor.schema.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 from torchdoctor.trials.arms import FixFacts, Ladder
 from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.words import Candidate, FixSet
-from torchdoctor.words.errors import TorchdoctorError
-from torchdoctor.words.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 
 NAMES = ["workers n=2", "fused", "tf32", "null-a", "null-b", "workers n=4", "null-c"]
 GAINS = {"workers n=2": 2.0, "workers n=4": 2.5, "fused": 1.2}

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from simulated_program import Simulated, SimulatedPairs, SimulatedStarts, seeds, try_all
 
+from torchdoctor.bench.engine import PairTask, PairTimings, measure
+from torchdoctor.bench.failures import Lost
 from torchdoctor.clusters.search import expecting
-from torchdoctor.pairs.engine import PairTask, PairTimings, measure
-from torchdoctor.pairs.failures import Lost
+from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.trials.beliefs import Arm, Beliefs, Results, Step
 from torchdoctor.trials.search_policy import Prices, SearchPolicy
-from torchdoctor.words.errors import TorchdoctorError
 
 GAINS = {"workers": 1.5, "fused": 1.3, "d": 1.2, "g": 0.9}
 BEST = {"workers", "fused", "d"}

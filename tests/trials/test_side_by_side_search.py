@@ -6,8 +6,8 @@ import pytest
 from simulated_program import Simulated, SimulatedPairs, SimulatedSpecs, engine_of, seeds, try_all
 
 from torchdoctor.launch.launch_spec import UNTOUCHED
+from torchdoctor.schema import FixSet
 from torchdoctor.trials.arms import FixFacts
-from torchdoctor.words import FixSet
 
 ROUGH = (0.06, 0.0, 0.0)  # a pair side by side differs from the next by 8 %
 SHARED = (0.01, 0.15, 0.1)  # noise of a machine that others use: launches differ by 15 %

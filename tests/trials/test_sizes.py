@@ -12,14 +12,14 @@ from partial_recordings import recording
 from simulated_program import Simulated, try_all
 
 from torchdoctor.advice import catalogue
+from torchdoctor.bench.measurement import Pace, ProgramLaunches
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch.launch_spec import FixFile, LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.measurement import Pace, ProgramLaunches
-from torchdoctor.pairs.record import Recorder
+from torchdoctor.schema import AppliedFix, Candidate, FixSet, LaunchTiming
 from torchdoctor.trials.arms import FixFacts
-from torchdoctor.words import AppliedFix, Candidate, FixSet, LaunchTiming
 
 FIX = catalogue.fixes()["larger-batch"]
 TODAY = 32

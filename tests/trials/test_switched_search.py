@@ -17,9 +17,9 @@ from simulated_program import (
     try_all,
 )
 
+from torchdoctor.schema import FixSet, TriedCeiling
 from torchdoctor.trials.arms import FixFacts, Ladder
 from torchdoctor.trials.ceilings import CeilingTrial
-from torchdoctor.words import FixSet, TriedCeiling
 
 NAMES = ["workers n=2", "threads n=1", "tf32", "amp", "threads n=2", "workers n=4", "none"]
 GAINS = {"workers n=2": 1.4, "workers n=4": 1.8, "threads n=2": 1.25, "amp": 1.3, "tf32": 0.9}

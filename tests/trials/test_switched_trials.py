@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from torchdoctor.advice import catalogue
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.measurement import ProgramLaunches
+from torchdoctor.bench.pair_times import Estimator, switched_differences
+from torchdoctor.bench.record import Recorder
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.measurement import ProgramLaunches
-from torchdoctor.pairs.pair_times import Estimator, switched_differences
-from torchdoctor.pairs.record import Recorder
+from torchdoctor.schema import Environment, FixSet, Recording, SwitchedLaunch
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.ceilings import abandon
-from torchdoctor.words import Environment, FixSet, Recording, SwitchedLaunch
 
 pytestmark = pytest.mark.slow
 

@@ -13,6 +13,8 @@ from partial_recordings import recording
 from simulated_program import SimulatedSpecs, engine_of
 
 from torchdoctor.advice import catalogue
+from torchdoctor.schema import AppliedFix, LaunchTiming, TrainingTrial
+from torchdoctor.schema.specs import TrainingAdvice
 from torchdoctor.trials.log import NO_TIME, Budget, Log
 from torchdoctor.trials.training_trials import (
     TrainingResults,
@@ -21,8 +23,6 @@ from torchdoctor.trials.training_trials import (
     most_launches,
     training_window,
 )
-from torchdoctor.words import AppliedFix, LaunchTiming, TrainingTrial
-from torchdoctor.words.specs import TrainingAdvice
 
 STEPS = 200
 NOT_YET = TrainingTrial(fix="", verdict="not-tried", sentence="")

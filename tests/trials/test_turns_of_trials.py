@@ -13,13 +13,12 @@ import pytest
 from simulated_program import observed
 
 from torchdoctor.advice import catalogue
+from torchdoctor.bench import block_plan, measurement
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.measurement import Pace, ProgramLaunches, turns_of_trials
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import Window, choose_window
-from torchdoctor.pairs import block_plan, measurement
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.measurement import Pace, ProgramLaunches, turns_of_trials
-from torchdoctor.trials.arm_specs import ArmSpecs
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Environment,
     FixSet,
     LaunchTiming,
@@ -31,6 +30,7 @@ from torchdoctor.words import (
     UsedDevice,
     Workload,
 )
+from torchdoctor.trials.arm_specs import ArmSpecs
 
 
 def chosen(step_s: float, budget_s: float = 120.0, start_s: float = 4.0, **more: Any) -> Any:

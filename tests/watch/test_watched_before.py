@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from slow_loader import SLOW_LOADER
 
-from torchdoctor.words.record_files import read_recording, read_report
+from torchdoctor.schema.record_files import read_recording, read_report
 
 
 @pytest.mark.slow

@@ -15,13 +15,13 @@ from test_recording import steps
 from typer.testing import CliRunner
 
 from torchdoctor.cli.front import app
+from torchdoctor.schema.errors import UsageError
 from torchdoctor.watch import end_report
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Process, Start, read_run
 from torchdoctor.watch.remedies import Remedies, remedies
 from torchdoctor.watch.summary import summary_of
 from torchdoctor.watch.top import frame
-from torchdoctor.words.errors import UsageError
 
 NOW_S = simulation.START_UNIX_NS / 1e9
 START = Start(

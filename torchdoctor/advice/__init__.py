@@ -2,5 +2,5 @@
 
 In: a `Recording`, the check and fix files.
 Out: a `Diagnosis`, `Candidate`s, a patch.
-May import: words, facts, edits.
+May import: schema, queries, edits.
 """

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.bounds import bound_of, share_saved
-from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import (
+from torchdoctor.queries.bounds import bound_of, share_saved
+from torchdoctor.queries.lookup import phase_share
+from torchdoctor.schema import (
     Candidate,
     CheckSpec,
     Diagnosis,

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from torchdoctor.words import BRANCHES, CatalogueEntry, CeilingSpec, CheckSpec, FixSet, FixSpec
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import parsed_toml
+from torchdoctor.schema import BRANCHES, AblationSpec, CatalogueEntry, CheckSpec, FixSet, FixSpec
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import parsed_toml
 
 WITHOUT_GPU = "gpu; without a GPU: cpu"
 TITLES_AT = 29  # column of the titles in `listing`
@@ -41,9 +41,9 @@ def fixes() -> dict[str, FixSpec]:
 
 
 @functools.cache
-def ceilings() -> dict[str, CeilingSpec]:
+def ceilings() -> dict[str, AblationSpec]:
     """Return the ceilings by id, in alphabetical order."""
-    return _load("fixes/ceilings", "CEILING", CeilingSpec)
+    return _load("fixes/ablations", "ABLATION", AblationSpec)
 
 
 def _load(folder: str, name: str, kind: type[_Spec]) -> dict[str, _Spec]:

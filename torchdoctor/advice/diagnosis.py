@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchdoctor.facts.known_shapes import shape_at
-from torchdoctor.facts.lookup import exposed_python, on_host
-from torchdoctor.facts.stacks import line_of_branch
-from torchdoctor.words import (
+from torchdoctor.queries.known_shapes import shape_at
+from torchdoctor.queries.lookup import exposed_python, on_host
+from torchdoctor.queries.stacks import line_of_branch
+from torchdoctor.schema import (
     BRANCHES,
     CheckSpec,
     Diagnosis,
@@ -27,7 +27,7 @@ from torchdoctor.words import (
     VerdictPart,
     fact,
 )
-from torchdoctor.words.figures import ratio, says_something, speedup
+from torchdoctor.schema.figures import ratio, says_something, speedup
 
 _WASTES = 0.5  # of a step, from which on waste is told beside the bottleneck
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.diff import diff_of_files, folder_of
-from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.words import FixSet, FixSpec, Location, Recording, Settings
+from torchdoctor.queries.hardware import compute_capability
+from torchdoctor.schema import FixSet, FixSpec, Location, Recording, Settings
 
 _Part = TypeVar("_Part")
 

@@ -4,5 +4,5 @@ In: a `Recording`. Out: `Finding`s, made of the `Symptom`s that a file's `_exami
 A file is its page (the docstring), its threshold, its logic, and `CHECK`, a `CheckSpec` with
 example recordings that one shared test runs. The check's id is the file's name.
 
-May import: words, facts.
+May import: schema, queries.
 """

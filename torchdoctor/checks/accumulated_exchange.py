@@ -17,8 +17,8 @@ update can be saved. Whether the program leaves some out itself shows when the f
 Exchange that is slow (communication-share), and ranks that wait for each other (rank-imbalance).
 """
 
-from torchdoctor.facts.ranks import batches_of_update
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.ranks import batches_of_update
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -16,8 +16,8 @@ tensors ask the driver for less than 2 MiB, the caching allocator is off.
 The first steps, which fill the allocator's cache: record after some steps of warm-up.
 """
 
-from torchdoctor.facts.analysed import calls_of
-from torchdoctor.words import (
+from torchdoctor.queries.analysed import calls_of
+from torchdoctor.schema import (
     CheckSpec,
     Evidence,
     Recording,

@@ -15,8 +15,8 @@ Exchange that is slow with NCCL (communication-share), and gloo between processe
 CPUs, where it is right. A build of MPI that reads GPU memory itself may be as fast: measure it.
 """
 
-from torchdoctor.facts.hardware import backend_by_host
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
+from torchdoctor.queries.hardware import backend_by_host
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 
 def _examine(recording: Recording) -> Symptoms:

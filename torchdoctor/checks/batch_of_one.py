@@ -18,8 +18,8 @@ A server that answers a request as it comes, and decoding of one token after the
 
 import re
 
-from torchdoctor.facts.lookup import data_wait_share, phase_share, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import data_wait_share, phase_share, training_models
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _ONE = re.compile(r"1(x\d+)+ ")
 _FEWEST_CALLS = 20

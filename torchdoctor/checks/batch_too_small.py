@@ -11,8 +11,8 @@ step, and at least half of its memory is free.
 A host that is slow for other reasons, such as Python work between the operators.
 """
 
-from torchdoctor.facts.hardware import gpu_memory_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, trace
+from torchdoctor.queries.hardware import gpu_memory_share
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, trace
 
 
 def _examine(recording: Recording) -> Symptoms:

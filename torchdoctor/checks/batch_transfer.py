@@ -20,13 +20,13 @@ Workers that are too slow: there the queue is empty where the step waits (loader
 loader-io-bound). A sampler that computes in the training process; evaluation's own loader.
 """
 
-from torchdoctor.facts.lookup import (
+from torchdoctor.queries.lookup import (
     data_wait_share,
     taken_over_s,
     training_loaders,
     workers_keep_up,
 )
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _LEAST_WAIT = 0.05  # share of the step
 

@@ -26,9 +26,9 @@ Storage that is slow at every read, such as a network file system without a cach
 loader whose files are cached and that waits all the same computes, or waits for something else.
 """
 
-from torchdoctor.facts.lookup import training_loader_location
-from torchdoctor.facts.slow_reads import ColdMount, cold_mounts, likely_bytes
-from torchdoctor.words import CheckSpec, Evidence, Recording, Symptom, Symptoms, fact, reading
+from torchdoctor.queries.lookup import training_loader_location
+from torchdoctor.queries.slow_reads import ColdMount, cold_mounts, likely_bytes
+from torchdoctor.schema import CheckSpec, Evidence, Recording, Symptom, Symptoms, fact, reading
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -18,8 +18,8 @@ The trace shows the exposed time of collective kernels (NCCL, RCCL, by kernel na
 A straggler: a device that waits inside a collective for another that computes longer.
 """
 
-from torchdoctor.facts.ranks import LINKS, WAITS_FOR_RANKS, links
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, fact
+from torchdoctor.queries.ranks import LINKS, WAITS_FOR_RANKS, links
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, fact
 
 _MODERATE = 0.10
 

@@ -11,9 +11,9 @@ host's time in operators of at least 50 microseconds of their own, from the prof
 Many small operators, whose dispatch costs more than their arithmetic.
 """
 
-from torchdoctor.facts.lookup import compute_share
-from torchdoctor.facts.stacks import forward_line
-from torchdoctor.words import (
+from torchdoctor.queries.lookup import compute_share
+from torchdoctor.queries.stacks import forward_line
+from torchdoctor.schema import (
     CheckSpec,
     Evidence,
     Recording,

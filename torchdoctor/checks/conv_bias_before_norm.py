@@ -10,8 +10,8 @@ The probe counts convolutions with a bias that a batch norm directly follows in 
 A bias before any other layer, which matters.
 """
 
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -12,8 +12,8 @@ convolutions among the operators. Transposed convolutions (ConvTranspose2d) coun
 1x1 kernels on 1x1 images, where it makes no difference.
 """
 
-from torchdoctor.facts.lookup import convolution_share, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
+from torchdoctor.queries.lookup import convolution_share, training_models
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 
 def _examine(recording: Recording) -> Symptoms:

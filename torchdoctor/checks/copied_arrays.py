@@ -13,8 +13,8 @@ A copy that the program needs because it writes to the array afterwards. Calls i
 not noted: a slow data set shows as waiting for data.
 """
 
-from torchdoctor.facts.analysed import ARRAYS, CALL_COST, calls_of, costly_calls
-from torchdoctor.words import CheckSpec, Recording, Symptoms, process, tensor_call
+from torchdoctor.queries.analysed import ARRAYS, CALL_COST, calls_of, costly_calls
+from torchdoctor.schema import CheckSpec, Recording, Symptoms, process, tensor_call
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -19,8 +19,8 @@ Copies between host and device (memcpy-share), and tensors made of NumPy arrays 
 
 from typing import Any
 
-from torchdoctor.facts.copies import copying_code
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.copies import copying_code
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _NAMED = 2
 _SHOWN = 60  # characters of a line

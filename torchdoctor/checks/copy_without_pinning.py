@@ -10,7 +10,7 @@ The probe's step log holds copies whose source is pinned and that were not asked
 Copies from pageable memory, which wait in any case.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact
 
 
 def _examine(recording: Recording) -> Symptoms:

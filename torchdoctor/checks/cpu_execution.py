@@ -14,8 +14,8 @@ Without a GPU, the forward, backward and optimizer time of the step log counts.
 Waiting for data, which is asked first.
 """
 
-from torchdoctor.facts.lookup import exposed_python
-from torchdoctor.words import CheckSpec, Recording, TreeQuestion
+from torchdoctor.queries.lookup import exposed_python
+from torchdoctor.schema import CheckSpec, Recording, TreeQuestion
 
 
 def _measure(recording: Recording) -> float | None:

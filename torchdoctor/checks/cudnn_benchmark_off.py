@@ -10,8 +10,8 @@ The switch is off after the measured steps, and Conv2d modules got at most two i
 Inputs whose size varies: there each new size would be tried again.
 """
 
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -11,7 +11,7 @@ The probe finds a module of that class among the root modules.
 DistributedDataParallel.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -12,9 +12,9 @@ a step's end and the next forward counts too, where sampled stacks show that it 
 The time that workers take to prepare a batch: hidden behind the computation it costs nothing.
 """
 
-from torchdoctor.facts.loading import TRACED_WORKERS, traced_workers
-from torchdoctor.facts.lookup import training_loader_location
-from torchdoctor.words import (
+from torchdoctor.queries.loading import TRACED_WORKERS, traced_workers
+from torchdoctor.queries.lookup import training_loader_location
+from torchdoctor.schema import (
     CheckSpec,
     Recording,
     StepStatistics,

@@ -11,7 +11,7 @@ The probe reads torch's switches after the measured steps, and the environment.
 Deterministic algorithms, which may be wanted.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

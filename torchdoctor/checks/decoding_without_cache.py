@@ -11,8 +11,8 @@ The probe compares the tokens of each of the first calls with those of the call 
 A model that is not causal: each new token changes all others there, and nothing can be kept.
 """
 
-from torchdoctor.facts.lookup import phase_share, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import phase_share, training_models
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

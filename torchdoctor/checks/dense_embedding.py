@@ -15,8 +15,8 @@ gradient is dense by nature.
 
 import re
 
-from torchdoctor.facts.lookup import spent_s, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
+from torchdoctor.queries.lookup import spent_s, training_models
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 _BACKWARD = "aten::embedding_dense_backward"
 _WRITES = re.compile(rf"{_BACKWARD}|aten::(zero_|fill_|(new_)?zeros)")

@@ -17,10 +17,10 @@ Programs that need the digits: solvers, simulations, Gaussian processes, second 
 physics-informed networks, checks of gradients. A loss added up in float64 costs next to nothing.
 """
 
-from torchdoctor.facts.arithmetic import double_location, double_models, made_double
-from torchdoctor.facts.gpu_data_sheets import data_sheet
-from torchdoctor.facts.lookup import arithmetic_share, phase_share
-from torchdoctor.words import (
+from torchdoctor.queries.arithmetic import double_location, double_models, made_double
+from torchdoctor.queries.gpu_data_sheets import data_sheet
+from torchdoctor.queries.lookup import arithmetic_share, phase_share
+from torchdoctor.schema import (
     CheckSpec,
     Evidence,
     Recording,

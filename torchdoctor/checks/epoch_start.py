@@ -18,9 +18,9 @@ Workers that each epoch starts again (workers-respawned). A loader that is slow 
 (loader-cpu-bound, loader-io-bound), whose share leaves the beginning out.
 """
 
-from torchdoctor.facts.epoch_start import sampler_line, sampler_rows, start_s
-from torchdoctor.facts.lookup import share_of_seconds, training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.epoch_start import sampler_line, sampler_rows, start_s
+from torchdoctor.queries.lookup import share_of_seconds, training_loaders
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

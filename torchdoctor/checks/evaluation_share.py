@@ -17,8 +17,8 @@ that nothing is learned from. It needs two of them, as one does not show how oft
 Evaluation that builds a graph for gradients (evaluation-with-gradients): it is faster without.
 """
 
-from torchdoctor.facts.lookup import phase_share, training_loaders
-from torchdoctor.words import CheckSpec, Evidence, Recording, Symptom, Symptoms, fact
+from torchdoctor.queries.lookup import phase_share, training_loaders
+from torchdoctor.schema import CheckSpec, Evidence, Recording, Symptom, Symptoms, fact
 
 _FEWEST = 2
 _WORTH_SAYING = 0.05

@@ -11,8 +11,8 @@ The probe counts forwards in eval mode while gradients are enabled, and times th
 Training a frozen part in eval mode, where a backward follows.
 """
 
-from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import phase_share
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

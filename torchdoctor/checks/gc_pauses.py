@@ -10,8 +10,8 @@ Python's own gc callbacks give the collections longer than 0.1 ms, compared with
 Freeing tensors, which needs no collection.
 """
 
-from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
+from torchdoctor.queries.lookup import phase_share
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -14,8 +14,8 @@ profiler was not told to record the GPU.
 A choice by `CUDA_VISIBLE_DEVICES`. Very small models, which a CPU trains as fast.
 """
 
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import (
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.schema import (
     CheckSpec,
     Recording,
     Symptom,

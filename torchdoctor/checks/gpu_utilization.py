@@ -12,7 +12,7 @@ trace, the utilization that NVML reports counts.
 nvidia-smi's utilization: time in which any kernel ran, however little of the GPU it used.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, fact
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, fact
 
 _HARDLY = 0.005  # of the step, which would be shown as none of it
 

@@ -22,7 +22,7 @@ Functions that torch.compile skips, or compiles again (recompilations). A break 
 (`torch._dynamo.graph_break()`, `torch.compiler.disable`).
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 _NAMED = 5
 _ASKED_FOR = ("torch._dynamo.graph_break", "torch._dynamo.disable", "torch.compiler.disable")

@@ -19,13 +19,13 @@ Memory that grows (memory-growth), which need not cost any time. Warming up, whi
 shorter. Gains of fixes are those of the steps that were compared; later steps have more to gain.
 """
 
-from torchdoctor.facts.growth import (
+from torchdoctor.queries.growth import (
     growing_line,
     grown_objects,
     times_after_an_hour,
     times_at_end,
 )
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _NAMED = 1
 _PER = 100  # steps

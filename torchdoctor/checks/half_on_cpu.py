@@ -16,9 +16,9 @@ forward, backward and optimizer. The line that is named called `Module.half` or 
 float16 on a GPU, which has units for it.
 """
 
-from torchdoctor.facts.arithmetic import half_location, half_models
-from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.arithmetic import half_location, half_models
+from torchdoctor.queries.lookup import phase_share
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

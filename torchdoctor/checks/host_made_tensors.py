@@ -14,8 +14,8 @@ moved. Or a line moved the same tensor again, although nothing was written to it
 The batch itself, which is new in each step and has to be moved.
 """
 
-from torchdoctor.facts.analysed import CALL_COST, TO_DEVICE, calls_of, costly_calls
-from torchdoctor.words import CheckSpec, Recording, Symptoms, process, tensor_call
+from torchdoctor.queries.analysed import CALL_COST, TO_DEVICE, calls_of, costly_calls
+from torchdoctor.schema import CheckSpec, Recording, Symptoms, process, tensor_call
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -20,9 +20,9 @@ Work outside the model (work-outside-model), of which such a function may be a p
 
 from typing import Any
 
-from torchdoctor.facts.hot_calls import HotCall, hot_calls, lines_of_passes
-from torchdoctor.facts.known_shapes import shape_of
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.hot_calls import HotCall, hot_calls, lines_of_passes
+from torchdoctor.queries.known_shapes import shape_of
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _NAMED = 3
 _SHOWN = 60  # characters of a line

@@ -17,8 +17,8 @@ A recurrent network that goes through time, whose turns depend on each other: th
 stay, or become the layer that PyTorch has for it.
 """
 
-from torchdoctor.facts.analysed import element_loops, share_of_step
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.analysed import element_loops, share_of_step
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _FEWEST = 16  # turns a step
 _NAMED = 3

@@ -11,8 +11,8 @@ The probe notes whether gradients are enabled at each call, where none is ever c
 Evaluation within a training (evaluation-with-gradients).
 """
 
-from torchdoctor.facts.lookup import phase_share, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import phase_share, training_models
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -20,8 +20,8 @@ Rollouts of reinforcement learning, which call the model: only time before any f
 
 import re
 
-from torchdoctor.facts.stacks import inline_preparation
-from torchdoctor.words import (
+from torchdoctor.queries.stacks import inline_preparation
+from torchdoctor.schema import (
     CheckSpec,
     Evidence,
     Recording,

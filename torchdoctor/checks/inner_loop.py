@@ -20,8 +20,8 @@ A loop over layers or blocks, whose operators are large. Single elements that ar
 one by one, each with its number of turns: index-loops.
 """
 
-from torchdoctor.facts.loops import inner_loops
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
+from torchdoctor.queries.loops import inner_loops
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 _NAMED = 2
 _SHOWN = 60  # characters of a line

@@ -14,7 +14,7 @@ A hidden state that is carried on without `detach()`: its backward pass fails by
 step's loss, which lives until the next one replaces it.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -14,7 +14,7 @@ copies and synchronisation are left out.
 A program that is not compiled (many-small-kernels): torch.compile is first there.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, trace
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, trace
 
 _FEWEST = 50  # kernels of a step, as for many-small-kernels
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM"}

@@ -13,11 +13,11 @@ workers' queue for most of the wait, the workers are not the limit: see batch-tr
 A loader that waits for a disk or a network: there more workers than cores help.
 """
 
-from torchdoctor.facts.epoch_start import sample_wait_share
-from torchdoctor.facts.loading import SAMPLE_TIME, queued_share, sample_time, waiting_loader
-from torchdoctor.facts.lookup import loader_cpu_share
-from torchdoctor.facts.stacks import PREPARING_LINE, preparing_line
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.epoch_start import sample_wait_share
+from torchdoctor.queries.loading import SAMPLE_TIME, queued_share, sample_time, waiting_loader
+from torchdoctor.queries.lookup import loader_cpu_share
+from torchdoctor.queries.stacks import PREPARING_LINE, preparing_line
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -14,12 +14,12 @@ finding. Without workers, stacks name the line. If batches lie ready, see batch-
 A loader that computes: there the number of cores limits how many workers help.
 """
 
-from torchdoctor.facts.epoch_start import sample_wait_share
-from torchdoctor.facts.loading import SAMPLE_TIME, sample_time, untold_wait, waiting_loader
-from torchdoctor.facts.lookup import loader_cpu_share
-from torchdoctor.facts.slow_reads import HARDLY_READ, read_mounts_of
-from torchdoctor.facts.stacks import PREPARING_LINE, preparing_line
-from torchdoctor.words import SLOW_KINDS, CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.epoch_start import sample_wait_share
+from torchdoctor.queries.loading import SAMPLE_TIME, sample_time, untold_wait, waiting_loader
+from torchdoctor.queries.lookup import loader_cpu_share
+from torchdoctor.queries.slow_reads import HARDLY_READ, read_mounts_of
+from torchdoctor.queries.stacks import PREPARING_LINE, preparing_line
+from torchdoctor.schema import SLOW_KINDS, CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

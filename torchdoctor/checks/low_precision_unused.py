@@ -14,9 +14,9 @@ TF32, which speeds up float32 products on NVIDIA GPUs since Ampere with less pre
 float32.
 """
 
-from torchdoctor.facts.hardware import compute_capability, low_precision
-from torchdoctor.facts.lookup import product_share, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, process, trace
+from torchdoctor.queries.hardware import compute_capability, low_precision
+from torchdoctor.queries.lookup import product_share, training_models
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, process, trace
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -13,10 +13,10 @@ optimizer's loop over its tensors left out (single-tensor-optimizer).
 Python work between operators, which a compiler removes only where it sees it.
 """
 
-from torchdoctor.facts.lookup import overhead_share, phase_share, updates_one_by_one
-from torchdoctor.facts.loops import inner_loops
-from torchdoctor.facts.stacks import forward_line
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, fact, trace
+from torchdoctor.queries.lookup import overhead_share, phase_share, updates_one_by_one
+from torchdoctor.queries.loops import inner_loops
+from torchdoctor.queries.stacks import forward_line
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, fact, trace
 
 _LAUNCHING = 0.3  # share of the step
 _MOSTLY = 0.5  # of them, that are made in one loop

@@ -14,7 +14,7 @@ Copy seldom, in large pieces, and read results on the host as late as you can.
 Copies that run beside kernels: they cost nothing.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, fact, trace
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, fact, trace
 
 _MODERATE = 0.05
 

@@ -17,7 +17,7 @@ rise in every quarter of the window.
 A cache that fills once, or an allocator that warms up.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact
 
 _SHORTEST_S = 3.0
 

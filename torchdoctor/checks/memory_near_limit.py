@@ -10,8 +10,8 @@ NVML gives the peak of the GPU memory in use, which is compared with the GPU's w
 Memory that torch keeps for later: NVML counts it as used.
 """
 
-from torchdoctor.facts.hardware import NEARLY_FULL, gpu_memory_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu
+from torchdoctor.queries.hardware import NEARLY_FULL, gpu_memory_share
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu
 
 
 def _examine(recording: Recording) -> Symptoms:

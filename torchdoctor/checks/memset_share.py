@@ -17,8 +17,8 @@ Copies (memcpy-share). Kernels that compute and write zeros, as a mask or a drop
 
 import re
 
-from torchdoctor.facts.lookup import spent_s
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
+from torchdoctor.queries.lookup import spent_s
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 _NAMED = 3
 _FILLS = re.compile(r"aten::(?:(?:_foreach_)?zero_|fill_|(?:new_)?(?:zeros|ones|full)(?:_like)?)")

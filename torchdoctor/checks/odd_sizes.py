@@ -14,10 +14,10 @@ saving must be at least 1 % of the step. If nothing could be timed, the sizes of
 The number of classes of a small head: its product takes no time.
 """
 
-from torchdoctor.facts.arithmetic import PaddingGain, padding_gains
-from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import (
+from torchdoctor.queries.arithmetic import PaddingGain, padding_gains
+from torchdoctor.queries.hardware import compute_capability
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.schema import (
     CheckSpec,
     Evidence,
     ModelFacts,

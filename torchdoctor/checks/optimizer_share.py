@@ -10,8 +10,8 @@ The probe times optimizer.step(), without the closure's forward and backward.
 The closure of LBFGS, which is forward and backward.
 """
 
-from torchdoctor.facts.lookup import phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import phase_share
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -10,8 +10,8 @@ CPU time of the whole machine less the program's own (psutil); processes on its 
 The program's own loader workers.
 """
 
-from torchdoctor.facts.hardware import MUCH_LOAD, much_load
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, trace
+from torchdoctor.queries.hardware import MUCH_LOAD, much_load
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, trace
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -20,8 +20,8 @@ The microseconds of Python and dispatch between operators (python-overhead). A p
 
 from typing import Any
 
-from torchdoctor.facts.lookup import at, working_python_s
-from torchdoctor.words import (
+from torchdoctor.queries.lookup import at, working_python_s
+from torchdoctor.schema import (
     CheckSpec,
     Evidence,
     Location,

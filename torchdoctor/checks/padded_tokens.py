@@ -12,8 +12,8 @@ The probe counts, in the first calls, the tokens behind the last one of each row
 Padding to a multiple of 8, which adds a few tokens and gains more.
 """
 
-from torchdoctor.facts.lookup import phase_share, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import phase_share, training_models
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -12,8 +12,8 @@ Small copies of a few bytes, such as a learning rate: they are not worth pinning
 host: they wait for the device, whatever memory they end in (see sync-in-step).
 """
 
-from torchdoctor.facts.analysed import TO_DEVICE, calls_of
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
+from torchdoctor.queries.analysed import TO_DEVICE, calls_of
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 _LEAST_SHARE = 0.005  # of the step; less is not worth pinning for
 

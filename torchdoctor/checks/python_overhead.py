@@ -13,9 +13,9 @@ Waiting for data, which is counted elsewhere; longer stretches without any opera
 program does something of its own or sleeps (outside-operators, work-outside-model).
 """
 
-from torchdoctor.facts.lookup import overhead_share
-from torchdoctor.facts.stacks import forward_line
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, trace
+from torchdoctor.queries.lookup import overhead_share
+from torchdoctor.queries.stacks import forward_line
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, trace
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -15,7 +15,7 @@ Random choices of a loader's workers, which no trace of the main process shows.
 
 import re
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, trace
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, trace
 
 _DRAWS = re.compile(
     r"aten::(?:normal|uniform|bernoulli|random|exponential|cauchy|log_normal|geometric)_?$"

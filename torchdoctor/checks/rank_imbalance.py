@@ -21,8 +21,8 @@ Communication that is slow by itself: then all ranks wait alike, and none of the
 
 from collections.abc import Callable
 
-from torchdoctor.facts.ranks import latest, own_s, waiting
-from torchdoctor.words import CheckSpec, RankTime, Recording, Symptom, Symptoms, fact
+from torchdoctor.queries.ranks import latest, own_s, waiting
+from torchdoctor.schema import CheckSpec, RankTime, Recording, Symptom, Symptoms, fact
 
 _NAMED = 0.01  # of the difference, from which a part of it is named
 

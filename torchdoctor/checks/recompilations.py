@@ -25,7 +25,7 @@ The first compilation, which every process pays once. Graph breaks, which cut a 
 
 from typing import Any
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 _NORMAL = 3  # further versions of a function: the last batch, evaluation, the last batch of that
 _NAMED = 3

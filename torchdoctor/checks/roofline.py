@@ -23,7 +23,7 @@ checkpointing) is counted twice here, so this MFU is then too high.
 
 from typing import Any
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, trace
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, trace
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -12,8 +12,8 @@ The two variables in the program's environment are compared with the CPU's featu
 A CPU without AVX2 or AVX-512: there is nothing to gain.
 """
 
-from torchdoctor.facts.hardware import capped_simd
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.hardware import capped_simd
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

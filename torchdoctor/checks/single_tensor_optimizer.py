@@ -10,8 +10,8 @@ The probe reads the optimizer's arguments, its number of tensors, and its share 
 A large optimizer share of few large tensors: that is memory bandwidth.
 """
 
-from torchdoctor.facts.lookup import phase_share, updates_one_by_one
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import phase_share, updates_one_by_one
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _FEWEST = 10  # tensors
 

@@ -17,7 +17,7 @@ without tensor cores, such as float32 with TF32 off, to which this does not appl
 
 from typing import Any
 
-from torchdoctor.words import (
+from torchdoctor.schema import (
     CheckSpec,
     Evidence,
     MatrixProduct,

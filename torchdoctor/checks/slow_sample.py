@@ -12,8 +12,8 @@ slow fetches must be a share of the step that matters.
 The first batch of an epoch, which waits for the workers to start.
 """
 
-from torchdoctor.facts.lookup import training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import training_loaders
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _LEAST_SHARE = 0.02  # of the step
 

@@ -17,9 +17,9 @@ A loader that waits for something else (a service, a lock): then no file is slow
 library opens (`cv2`, `torchvision.io`, `h5py`, `lmdb`) count only if they are kept open.
 """
 
-from torchdoctor.facts.lookup import training_loader_location
-from torchdoctor.facts.slow_reads import slow_mounts
-from torchdoctor.words import (
+from torchdoctor.queries.lookup import training_loader_location
+from torchdoctor.queries.slow_reads import slow_mounts
+from torchdoctor.schema import (
     CheckSpec,
     Evidence,
     MountReads,

@@ -19,8 +19,8 @@ epochs, which is told by itself.
 Evaluation at the end of each epoch, which is expected.
 """
 
-from torchdoctor.facts.lookup import long_steps_share, phase_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
+from torchdoctor.queries.lookup import long_steps_share, phase_share
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact
 
 _LEAST_SHARE = 0.05  # of the median step; of the training time that passes between epochs
 

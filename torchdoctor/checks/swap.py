@@ -15,7 +15,7 @@ psutil gives the swap in use while the program runs, and how long the CPUs wait 
 Old pages that lie in swap and are not needed.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact
 
 _LEAST_IOWAIT = 0.1
 

@@ -14,15 +14,15 @@ lines are noted in a few steps after the profiler window, which are in no timing
 One wait at the end of a step that reads the loss now and then.
 """
 
-from torchdoctor.facts.analysed import calls_of
-from torchdoctor.facts.lookup import (
+from torchdoctor.queries.analysed import calls_of
+from torchdoctor.queries.lookup import (
     data_wait_share,
     device_busy,
     device_unseen,
     reading_wait_s,
     training_loaders,
 )
-from torchdoctor.words import (
+from torchdoctor.schema import (
     CheckSpec,
     Recording,
     Symptom,

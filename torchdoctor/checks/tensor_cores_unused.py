@@ -14,9 +14,9 @@ reads traces alone; of a program that runs, the model's data types are known
 Double precision, which 16 bits cannot replace; it is left out.
 """
 
-from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, process, trace
+from torchdoctor.queries.hardware import compute_capability
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, process, trace
 
 _MUCH = 0.4
 _WITHOUT = "GTX 16"  # Turing without tensor cores

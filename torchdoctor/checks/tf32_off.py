@@ -10,8 +10,8 @@ The probe reads torch.backends.cuda.matmul.allow_tf32 after the measured steps.
 bfloat16 autocast, which is faster still and makes TF32 unnecessary where it applies.
 """
 
-from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, process
+from torchdoctor.queries.hardware import compute_capability
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, on_gpu, process
 
 _AMPERE = (8, 0)
 

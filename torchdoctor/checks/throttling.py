@@ -16,7 +16,7 @@ NVML reports the reasons for throttling while the program runs.
 An idle GPU, which lowers its clock by itself.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -10,8 +10,8 @@ torch.get_num_threads() is compared with the CPUs that affinity, quota and other
 Loader workers, which are processes and use one thread each.
 """
 
-from torchdoctor.facts.hardware import much_load
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.hardware import much_load
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

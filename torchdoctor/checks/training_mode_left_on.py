@@ -14,8 +14,8 @@ statistics. If the window shows a part of a training's step alone, the mode is r
 Monte Carlo dropout, which draws on purpose.
 """
 
-from torchdoctor.facts.lookup import in_training_mode
-from torchdoctor.words import (
+from torchdoctor.queries.lookup import in_training_mode
+from torchdoctor.schema import (
     CheckSpec,
     Recording,
     Symptom,

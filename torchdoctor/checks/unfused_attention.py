@@ -13,8 +13,8 @@ classifier's), and no scaled dot product attention. The share is theirs.
 The softmax at the end of a classifier, which no batched products surround.
 """
 
-from torchdoctor.facts.lookup import spent_s
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, trace
+from torchdoctor.queries.lookup import spent_s
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, trace
 
 _FUSED = ("scaled_dot_product", "flash_attn")
 

@@ -17,7 +17,7 @@ tensor by tensor (fused and foreach are their fix).
 
 from typing import Any
 
-from torchdoctor.words import (
+from torchdoctor.schema import (
     CheckSpec,
     Evidence,
     PointwiseChain,

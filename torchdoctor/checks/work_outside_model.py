@@ -22,9 +22,9 @@ Batches prepared in the loop (inline-batch-preparation), Python in the forward (
 
 from typing import Any
 
-from torchdoctor.facts.analysed import calls_of
-from torchdoctor.facts.stacks import Place, by_function, rows_showing, updates_by_hand
-from torchdoctor.words import CheckSpec, Recording, StackSample, Symptom, Symptoms, fact, process
+from torchdoctor.queries.analysed import calls_of
+from torchdoctor.queries.stacks import Place, by_function, rows_showing, updates_by_hand
+from torchdoctor.schema import CheckSpec, Recording, StackSample, Symptom, Symptoms, fact, process
 
 _NAMED = 3
 _SHOWN = 50  # characters of a line

@@ -10,8 +10,8 @@ Workers beyond the CPUs that may be used (affinity, quota) take time from each o
 Many workers that wait for storage: they need no CPU.
 """
 
-from torchdoctor.facts.lookup import training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import training_loaders
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _BUSY = 0.7  # of the usable CPUs
 

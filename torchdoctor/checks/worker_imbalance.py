@@ -14,8 +14,8 @@ batch had come out of the workers' queue. This is part of the wait for data.
 Workers that are all too slow: nothing lies ready. One slow batch in hundreds: see slow-sample.
 """
 
-from torchdoctor.facts.lookup import data_wait_share, order_wait_share, training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import data_wait_share, order_wait_share, training_loaders
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _FEWEST = 3  # batches
 

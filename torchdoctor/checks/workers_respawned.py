@@ -11,8 +11,8 @@ The probe times `iter(loader)` and the extra wait for the first batch of each it
 The one start at the beginning of training, which is not in the measured steps.
 """
 
-from torchdoctor.facts.lookup import respawn_share, training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.queries.lookup import respawn_share, training_loaders
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

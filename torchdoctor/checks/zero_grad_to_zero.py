@@ -10,7 +10,7 @@ The probe counts calls with set_to_none=False and notes the line of the first.
 The default since torch 2.0, which is None.
 """
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:

@@ -1,5 +1,5 @@
 """The commands, one file each: arguments in, text out. They decide nothing.
 
-May import: words, trace, launch, advice, edits, reports, checkup, gate, compare, watch, clusters,
+May import: schema, trace, launch, advice, edits, reports, runs, gate, compare, watch, clusters,
 machine.
 """

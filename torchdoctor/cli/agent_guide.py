@@ -21,7 +21,7 @@ def page() -> str:
 def agent_guide(format: Format = "text") -> None:
     """Print a page for coding agents: when to run what, and what answers mean."""
     from torchdoctor.cli.outputs import print_json, print_text
-    from torchdoctor.words.summary import Summary
+    from torchdoctor.schema.summary import Summary
 
     if checked_format(format) == "json":
         print_json(Summary(sentence=IN_SHORT), page=page())

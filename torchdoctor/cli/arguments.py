@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from torchdoctor.launch.run_folder import RUNS
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 _SEEDS = 2**32 - 1  # the largest that NumPy takes
 FORMATS = ("text", "json", "markdown")  # of every command
@@ -53,7 +53,7 @@ NoSandbox = Annotated[
 Network = Annotated[str, typer.Option(help="on, or off: every launch is cut off from the network.")]
 InTurns = Annotated[
     bool,
-    typer.Option("--in-turns", help="Run one launch at a time (less precise in the same time)."),
+    typer.Option("--sequential", help="Run one launch at a time (less precise in the same time)."),
 ]
 On = Annotated[
     str | None,

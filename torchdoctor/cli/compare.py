@@ -11,8 +11,8 @@ import typer
 from torchdoctor.cli.arguments import Details, Html, Json, checked_format
 from torchdoctor.cli.outputs import check_written, print_text
 from torchdoctor.cli.stored import report_file
-from torchdoctor.words import Report
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema import Report
+from torchdoctor.schema.errors import UsageError
 
 HELP = (
     "Show what changed from A to B: reports of run or diagnose, or PyTorch profiler traces.\n\n"
@@ -39,7 +39,7 @@ def compare(
     from torchdoctor.reports import markdown, terminal
     from torchdoctor.reports.side_by_side import comparison_page
     from torchdoctor.reports.summary import of_comparison
-    from torchdoctor.words.record_files import encode, write_atomically, write_text
+    from torchdoctor.schema.record_files import encode, write_atomically, write_text
 
     format = checked_format(format, more=["html"])
     for name in (a, b):
@@ -79,9 +79,9 @@ def _check_file(name: str) -> None:
 
 def _report(path: Path) -> Report:
     """Return the report of a file, told by content; a trace is diagnosed first."""
-    from torchdoctor.checkup.traces import trace_checkup
+    from torchdoctor.runs.traces import trace_checkup
+    from torchdoctor.schema.record_files import REPORT_NAME, read_report
     from torchdoctor.trace.files import GZIP_MAGIC, events_start
-    from torchdoctor.words.record_files import REPORT_NAME, read_report
 
     if path.is_dir():
         return read_report(path) if (path / REPORT_NAME).exists() else trace_checkup([str(path)])

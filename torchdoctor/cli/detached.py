@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from torchdoctor.cli.outputs import print_json, say
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.summary import Summary
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.summary import Summary
 
 _FOLDER = "TORCHDOCTOR_DETACHED_RUN"  # tells the other process which folder was made for it
 _OPTION = "--detach"

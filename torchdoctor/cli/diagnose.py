@@ -15,7 +15,7 @@ from torchdoctor.cli.arguments import (
     checked_format,
 )
 from torchdoctor.cli.outputs import check_written, hand_out, leave_with_code, say
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 HELP = (
     "Diagnose existing PyTorch profiler traces: nothing is run, no GPU is needed.\n\n"
@@ -45,7 +45,7 @@ def diagnose(
     exit_code: ExitCode = False,
 ) -> None:
     """Why was the recorded training slow?"""
-    from torchdoctor.checkup.traces import trace_checkup
+    from torchdoctor.runs.traces import trace_checkup
 
     format = checked_format(format)
     files = {"report": json, "HTML page": html, "annotated trace": annotate}

@@ -19,9 +19,9 @@ from torchdoctor import __version__
 from torchdoctor.cli import agent_guide, compare, diagnose, gate, mcp, run, stored, top, watch
 from torchdoctor.cli.limits import check_address_space, limit_reached
 from torchdoctor.cli.outputs import discard_output
-from torchdoctor.words import secret_values
-from torchdoctor.words.errors import EXIT_CODES, TorchdoctorError, UsageError
-from torchdoctor.words.figures import clean
+from torchdoctor.schema import secret_values
+from torchdoctor.schema.errors import EXIT_CODES, TorchdoctorError, UsageError
+from torchdoctor.schema.figures import clean
 
 app = typer.Typer(
     name="torchdoctor",

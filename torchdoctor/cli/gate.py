@@ -13,7 +13,7 @@ import typer
 from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import parse_duration
 from torchdoctor.cli.outputs import Files, check_written, print_text, say, whoever_reads
-from torchdoctor.words.errors import (
+from torchdoctor.schema.errors import (
     Inconclusive,
     NoStepFound,
     ProgramFailed,
@@ -24,8 +24,8 @@ from torchdoctor.words.errors import (
 
 if TYPE_CHECKING:
     from torchdoctor.gate.settings import GateSettings
-    from torchdoctor.words import Workload
-    from torchdoctor.words.gate import GateReport
+    from torchdoctor.schema import Workload
+    from torchdoctor.schema.gate import GateReport
 
 HELP = (
     "Fail when training got slower: two versions measured side by side on this machine.\n\n"
@@ -173,7 +173,7 @@ def _hand_out(report: GateReport, files: Files, details: bool, format: str) -> N
     from torchdoctor.reports import gate as formats
     from torchdoctor.reports import markdown, terminal
     from torchdoctor.reports.summary import with_summary
-    from torchdoctor.words.record_files import encode
+    from torchdoctor.schema.record_files import encode
 
     _write_files(report, files)
     with whoever_reads():
@@ -194,7 +194,7 @@ def _write_files(report: GateReport, files: Files) -> None:
     from torchdoctor.reports.document import PAGE_NAME
     from torchdoctor.reports.side_by_side import gate_page
     from torchdoctor.reports.summary import with_summary
-    from torchdoctor.words.record_files import write_record, write_text
+    from torchdoctor.schema.record_files import write_record, write_text
 
     document = formats.document(report)
     render = {"Markdown": markdown.render, "HTML page": lambda _: gate_page(report)}

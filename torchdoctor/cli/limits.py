@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 try:
     import resource

@@ -9,7 +9,7 @@ import typer
 
 from torchdoctor.cli.outputs import say
 from torchdoctor.reports.formats import PythonReport
-from torchdoctor.words.errors import TorchdoctorError, UsageError
+from torchdoctor.schema.errors import TorchdoctorError, UsageError
 
 
 def register(shell: Any) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import typer
 
-from torchdoctor.words import Report
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.summary import Summary
+from torchdoctor.schema import Report
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.summary import Summary
 
 Files = Mapping[str, Path | None]  # by kind, as in `check_written`; None: not asked for
 RECOMMENDED = 10  # exit code of `--exit-code`
@@ -46,7 +46,7 @@ def check_written(
     Raise UsageError if one cannot be written, holds what torchdoctor did not write, is named for
     two results, or is one of those that are read.
     """
-    from torchdoctor.words.record_files import open_descriptor
+    from torchdoctor.schema.record_files import open_descriptor
 
     inputs = {os.path.realpath(path) for path in read}
     named: set[str] = set()
@@ -134,7 +134,7 @@ def hand_out(
     """Write the page, the report's files and TensorBoard's; show it, unless `details` is None."""
     from torchdoctor.reports.formats import rendered, show, write_page
     from torchdoctor.reports.summary import summarized
-    from torchdoctor.words.record_files import write_record
+    from torchdoctor.schema.record_files import write_record
 
     json = files["report"]
     html = files["HTML page"]
@@ -165,14 +165,14 @@ def print_text(text: str) -> None:
 
 def print_json(summary: Summary, **fields: object) -> None:
     """Print these fields as JSON, the summary first."""
-    from torchdoctor.words.record_files import encoded
+    from torchdoctor.schema.record_files import encoded
 
     print_text(encoded({"summary": summary, **fields}))
 
 
 def say(text: str, error: bool = True) -> None:
     """Print a line that may hold names from elsewhere, by default to standard error."""
-    from torchdoctor.words.figures import visible
+    from torchdoctor.schema.figures import visible
 
     typer.echo(visible(text), err=error)
 

@@ -10,9 +10,9 @@ import typer
 from torchdoctor.cli.front import UNUSABLE, app
 from torchdoctor.cli.stored import report_file
 from torchdoctor.reports.formats import PythonReport, in_python
-from torchdoctor.words import Report
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import read_report
+from torchdoctor.schema import Report
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import read_report
 
 
 def run(command: str | Iterable[str | Path], options: Mapping[str, object]) -> PythonReport:

@@ -11,8 +11,8 @@ import typer
 from torchdoctor.cli import arguments, detached
 from torchdoctor.cli.arguments import ids, parse_duration
 from torchdoctor.cli.outputs import check_written, hand_out, leave_with_code
-from torchdoctor.words import Report
-from torchdoctor.words.errors import Interrupted, UsageError
+from torchdoctor.schema import Report
+from torchdoctor.schema.errors import Interrupted, UsageError
 
 HELP = (
     "Observe a training program, diagnose it, try fixes on it, and rank them as measured.\n\n"
@@ -36,7 +36,7 @@ _Detach = Annotated[
     typer.Option("--detach", help="Return at once with the run's folder; see report --status."),
 ]
 _Cold = Annotated[
-    bool, typer.Option("--cold", help="Start an interpreter for each launch; fork none.")
+    bool, typer.Option("--no-fork", help="Start an interpreter for each launch; fork none.")
 ]
 _StepsTotal = Annotated[
     int | None,
@@ -100,10 +100,10 @@ def run(
 ) -> None:
     """Observe, diagnose, try fixes, rank. The context's `obj` gets the report if no screen does."""
     began_s = time.monotonic()  # imports count in the budget: on a busy machine they take seconds
-    from torchdoctor.checkup.run import checkup
-    from torchdoctor.checkup.run_settings import RunSettings
     from torchdoctor.launch.workload import workload_of
     from torchdoctor.reports.progress import Progress
+    from torchdoctor.runs.run import checkup
+    from torchdoctor.runs.run_settings import RunSettings
 
     format = arguments.checked_format(format)
     where = arguments.checked_place if detach else arguments.place

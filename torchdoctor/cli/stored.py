@@ -12,10 +12,10 @@ import typer
 from torchdoctor.cli.arguments import Details, ExitCode, Format, checked_format
 from torchdoctor.cli.outputs import leave_with_code, print_json, print_text, say
 from torchdoctor.launch.run_folder import RUNS
-from torchdoctor.words import RecommendedFix, Recording, Report, set_of
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import clean, visible
-from torchdoctor.words.summary import NextCommand, Summary
+from torchdoctor.schema import RecommendedFix, Recording, Report, set_of
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import clean, visible
+from torchdoctor.schema.summary import NextCommand, Summary
 
 PATCH_HELP = (
     "Print the recommended edits of your source as one unified diff, or apply them.\n\n"
@@ -29,7 +29,7 @@ _File = Annotated[
     Path | None,
     typer.Argument(help="A report.json, or a run's folder (default: the newest run here)."),
 ]
-_Fix = Annotated[
+_Fixes = Annotated[
     list[str] | None,
     typer.Option(
         help="Print the edit of this fix alone, recommended or only offered. For one diff of "
@@ -100,7 +100,7 @@ def report(
 ) -> None:
     """Render a report again, without torch."""
     from torchdoctor.reports.formats import rendered, show
-    from torchdoctor.words.record_files import read_report
+    from torchdoctor.schema.record_files import read_report
 
     format = checked_format(format, more=["html", "sarif"])
     if (list and (file is not None or details or open)) or (open and (details or format != "text")):
@@ -168,7 +168,7 @@ def _open_page(page: Path, made: Callable[[], str]) -> None:
     import tempfile
     import webbrowser
 
-    from torchdoctor.words.record_files import write_text
+    from torchdoctor.schema.record_files import write_text
 
     page = page.resolve()
     if not page.is_file():  # named by --json, or its run is gone
@@ -185,7 +185,7 @@ def _open_page(page: Path, made: Callable[[], str]) -> None:
 
 def patch(
     file: _File = None,
-    fix: _Fix = None,
+    fixes: _Fixes = None,
     apply: _Apply = False,
     undo: _Undo = False,
     force: _Force = False,
@@ -194,7 +194,7 @@ def patch(
     """Print the diff on stdout; what was proven of it, and what cannot be edited, on stderr."""
     from torchdoctor.edits import applying
     from torchdoctor.reports import handed_out
-    from torchdoctor.words.record_files import read_report
+    from torchdoctor.schema.record_files import read_report
 
     format = checked_format(format)
     if apply and undo:
@@ -209,9 +209,9 @@ def patch(
         _print_undone(undone, format)
         return
     read = read_report(file)
-    asked = list(dict.fromkeys(filter(None, map(str.strip, ",".join(fix or []).split(",")))))
-    if fix and not asked:
-        raise UsageError("--fix names no fix.")
+    asked = list(dict.fromkeys(filter(None, map(str.strip, ",".join(fixes or []).split(",")))))
+    if fixes and not asked:
+        raise UsageError("--fixes names no fix.")
     if asked:
         printed = _of_fixes(read, file, asked, apply)
     else:
@@ -338,7 +338,7 @@ def _of_fixes(report: Report, file: Path, asked: list[str], applied: bool) -> _P
 
 def _recording(report: Report, file: Path) -> Recording:
     """Return what the run saw, where the source is to be changed; UsageError: it is gone."""
-    from torchdoctor.words.record_files import RECORDING_NAME, read_recording
+    from torchdoctor.schema.record_files import RECORDING_NAME, read_recording
 
     for folder in (file if file.is_dir() else file.parent, Path(report.run_folder or ".")):
         if (folder / RECORDING_NAME).is_file():
@@ -405,7 +405,7 @@ def _after_page(id: str) -> NextCommand | None:
     A fix is measured on the program of the newest run, unless that run offers it or tried it.
     """
     from torchdoctor.advice import catalogue
-    from torchdoctor.words.record_files import read_report
+    from torchdoctor.schema.record_files import read_report
 
     treating = catalogue.treating(id) if id in catalogue.checks() else []
     if treating:
@@ -417,7 +417,7 @@ def _after_page(id: str) -> NextCommand | None:
         return None
     shown = [*report.recommendation.fixes, *report.recommendation.also_offered]
     if any(fix.fix == id and fix.edit for fix in shown):
-        command = f"torchdoctor patch {shlex.quote(str(folder.absolute()))} --fix {id}"
+        command = f"torchdoctor patch {shlex.quote(str(folder.absolute()))} --fixes {id}"
         return NextCommand(command=command, why="It prints this edit of the newest run's program.")
     tried = any(id in trial.fixes for trial in report.trials if trial.pairs)
     refused = any(id in trial.fixes for trial in report.trials if trial.verdict == "refused")
@@ -437,7 +437,7 @@ def _print(lines: list[str], hangs: int) -> None:
 def _in_newest_run(ident: str) -> list[str]:
     """Return what the newest run of this folder says of a check or fix; nothing without a run."""
     from torchdoctor.reports.details import lines_about
-    from torchdoctor.words.record_files import read_report
+    from torchdoctor.schema.record_files import read_report
 
     try:
         file = report_file(None)
@@ -449,8 +449,8 @@ def _in_newest_run(ident: str) -> list[str]:
 
 def env(format: Format = "text") -> None:
     """Show what torchdoctor sees of this machine, and which fixes that rules out."""
-    from torchdoctor.checkup.machine import FIGURES_AT, describe_environment, seen_environment
     from torchdoctor.clusters.allocation import described
+    from torchdoctor.runs.machine import FIGURES_AT, describe_environment, seen_environment
 
     format, environment = checked_format(format), seen_environment()
     lines = [*described(), *describe_environment(environment)]

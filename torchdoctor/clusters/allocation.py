@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchdoctor.machine.environment import affinity, usable_cpus
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import counted
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import counted
 
 _ASK_S = 20.0
 _REPORT_S, _REPORT_SHARE = 30.0, 0.2  # of the job's time that is kept for ending and the report

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchdoctor.bench.measurement import ProgramLaunches
 from torchdoctor.clusters import slurm
 from torchdoctor.clusters.allocation import anew, within_job
 from torchdoctor.clusters.engine import ClusterEngine
 from torchdoctor.clusters.fleet import Fleet, Node
 from torchdoctor.clusters.search import ClusterSearch
 from torchdoctor.clusters.tasks import Launches
-from torchdoctor.pairs.measurement import ProgramLaunches
+from torchdoctor.schema.errors import UsageError
 from torchdoctor.trials.search import Search
-from torchdoctor.words.errors import UsageError
 
 KINDS = ("ray", "slurm")
 

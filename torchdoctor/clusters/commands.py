@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchdoctor.clusters.worker import SUFFIX
-from torchdoctor.words.record_files import write_atomically
+from torchdoctor.schema.record_files import write_atomically
 
 _WORKER = [sys.executable, "-m", "torchdoctor.clusters.worker"]
 _VISIBLE_S = 5.0  # that a file of another machine may need to be seen

@@ -7,13 +7,13 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.failures import Lost, Outcome
+from torchdoctor.bench.measurement import ProgramLaunches
 from torchdoctor.clusters.fleet import Fleet
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.failures import Lost, Outcome
-from torchdoctor.pairs.measurement import ProgramLaunches
-from torchdoctor.words import Pair
-from torchdoctor.words.errors import Inconclusive, TorchdoctorError
+from torchdoctor.schema import Pair
+from torchdoctor.schema.errors import Inconclusive, TorchdoctorError
 
 
 class ClusterEngine(Engine):

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from torchdoctor.bench.engine import PairTask, PairTimings
+from torchdoctor.bench.failures import Lost
+from torchdoctor.bench.pair_times import usable
 from torchdoctor.clusters.tasks import Launches, Result, Task, decoded, encoded
 from torchdoctor.launch.launch import no_interrupts
-from torchdoctor.pairs.engine import PairTask, PairTimings
-from torchdoctor.pairs.failures import Lost
-from torchdoctor.pairs.pair_times import usable
-from torchdoctor.words import HostContact
-from torchdoctor.words.errors import TorchdoctorError
-from torchdoctor.words.figures import counted
+from torchdoctor.schema import HostContact
+from torchdoctor.schema.errors import TorchdoctorError
+from torchdoctor.schema.figures import counted
 
 _POLL_S = 0.05
 _MOST_LOST = 2  # pairs in a row that a node may lose

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.clusters.worker import SUFFIX
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import counted
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import counted
 
 _END_S = 40.0  # for a node to end its launches and its worker
 

@@ -12,8 +12,8 @@ from typing import Any
 from torchdoctor import __version__
 from torchdoctor.clusters import ray_nodes
 from torchdoctor.clusters.cluster import Cluster
+from torchdoctor.schema.errors import NoTrace, UsageError
 from torchdoctor.trace.ranks import RankTrace, Reader, read_rank
-from torchdoctor.words.errors import NoTrace, UsageError
 
 
 def reader_on(on: str) -> Reader:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from torchdoctor.clusters.engine import ClusterEngine
 from torchdoctor.launch.launch_spec import UNTOUCHED
+from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import Beliefs, Members
 from torchdoctor.trials.log import BudgetEnded, Log, Stopped
 from torchdoctor.trials.search import PAIR, Search, SearchSettings
 from torchdoctor.trials.search_policy import Action, Prices, SearchPolicy
-from torchdoctor.words.errors import TorchdoctorError
 
 
 def expecting(policy: SearchPolicy, pending: Sequence[Members], seed: int) -> SearchPolicy:

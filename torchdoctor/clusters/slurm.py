@@ -18,8 +18,8 @@ from pathlib import Path
 
 from torchdoctor.clusters.allocation import allocation, asked
 from torchdoctor.clusters.commands import CommandNode
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import counted
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import counted
 
 _JOB = "TORCHDOCTOR_JOB"  # the name of the job that torchdoctor itself asked for
 _PAIR = "-pair"

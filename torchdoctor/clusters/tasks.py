@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchdoctor import __version__
+from torchdoctor.bench.block_plan import TurnBlocks
+from torchdoctor.bench.engine import PairTask, PairTimings
+from torchdoctor.bench.measurement import Pace, ProgramLaunches
 from torchdoctor.launch.launch_spec import FixFile, LaunchSpec
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.block_plan import TurnBlocks
-from torchdoctor.pairs.engine import PairTask, PairTimings
-from torchdoctor.pairs.measurement import Pace, ProgramLaunches
-from torchdoctor.words import Boundary, HostContact, LaunchTiming, Workload
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema import Boundary, HostContact, LaunchTiming, Workload
+from torchdoctor.schema.errors import UsageError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _Kind = TypeVar("_Kind")

@@ -14,15 +14,15 @@ import tempfile
 import time
 from pathlib import Path
 
+from torchdoctor.bench.engine import measure
+from torchdoctor.bench.measurement import ProgramLaunches
+from torchdoctor.bench.record import Recorder
 from torchdoctor.clusters.tasks import Launches, Result, Task, decoded, encoded
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import has_torch
 from torchdoctor.machine.environment import environment
-from torchdoctor.pairs.engine import measure
-from torchdoctor.pairs.measurement import ProgramLaunches
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.words.errors import TorchdoctorError
-from torchdoctor.words.record_files import write_atomically
+from torchdoctor.schema.errors import TorchdoctorError
+from torchdoctor.schema.record_files import write_atomically
 
 SUFFIX = ".result"
 

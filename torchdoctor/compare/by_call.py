@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from torchdoctor import __version__
 from torchdoctor.compare.step_times import is_trace
 from torchdoctor.compare.surroundings import environment
+from torchdoctor.schema import KernelTime, Operator, Report, TraceStatistics
+from torchdoctor.schema.comparison import ComparedSide, Comparison, OperatorChange
+from torchdoctor.schema.errors import Inconclusive
+from torchdoctor.schema.figures import counted, ratio
 from torchdoctor.trials.compare import SMALLEST_DELTA
-from torchdoctor.words import KernelTime, Operator, Report, TraceStatistics
-from torchdoctor.words.comparison import ComparedSide, Comparison, OperatorChange
-from torchdoctor.words.errors import Inconclusive
-from torchdoctor.words.figures import counted, ratio
 
 _MOST = 10
 _SAME = 0.005  # relative; below it a time per call did not change

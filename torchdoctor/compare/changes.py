@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 from torchdoctor.advice import catalogue
 from torchdoctor.compare.step_times import Side
-from torchdoctor.words import Finding, Report, Shares
-from torchdoctor.words.comparison import ComparedFigure, FindingChange, OperatorChange, PartChange
-from torchdoctor.words.figures import PHASE_LABELS, SHARE_LABELS, place
-from torchdoctor.words.traced import LISTED_OPERATORS
+from torchdoctor.schema import Finding, Report, Shares
+from torchdoctor.schema.comparison import ComparedFigure, FindingChange, OperatorChange, PartChange
+from torchdoctor.schema.figures import PHASE_LABELS, SHARE_LABELS, place
+from torchdoctor.schema.traced import LISTED_OPERATORS
 
 MOST_OPERATORS = 10
 _WORTH_NAMING = 0.005  # of the shorter step, for an operator's change

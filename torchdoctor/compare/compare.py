@@ -13,9 +13,9 @@ from torchdoctor.compare.surroundings import (
     environment,
     workload,
 )
-from torchdoctor.words import Interval, Report
-from torchdoctor.words.comparison import Comparison, FindingChange, PartChange
-from torchdoctor.words.figures import (
+from torchdoctor.schema import Interval, Report
+from torchdoctor.schema.comparison import Comparison, FindingChange, PartChange
+from torchdoctor.schema.figures import (
     PHASE_LABELS,
     SHARE_LABELS,
     ratio,

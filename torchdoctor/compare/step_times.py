@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
+from torchdoctor.schema import Interval, Report, StepTime
+from torchdoctor.schema.comparison import ComparedSide
+from torchdoctor.schema.errors import Inconclusive
+from torchdoctor.schema.figures import counted, seconds
 from torchdoctor.trials.compare import SMALLEST_DELTA, delta, welch_interval
-from torchdoctor.words import Interval, Report, StepTime
-from torchdoctor.words.comparison import ComparedSide
-from torchdoctor.words.errors import Inconclusive
-from torchdoctor.words.figures import counted, seconds
 
 OTHER_LOAD = 0.2  # of the usable CPUs: a difference that can make a program slower by itself
 

@@ -6,9 +6,9 @@ from pathlib import PurePath
 
 from torchdoctor.compare.step_times import Side, same_batch
 from torchdoctor.reports.remarks import FILES
-from torchdoctor.words import Interval, Report
-from torchdoctor.words.comparison import Difference
-from torchdoctor.words.figures import counted, seconds
+from torchdoctor.schema import Interval, Report
+from torchdoctor.schema.comparison import Difference
+from torchdoctor.schema.figures import counted, seconds
 
 _LAUNCHERS = ("torch", "accelerate", "deepspeed")  # packages: their modules start a program
 OTHER_BATCH = "another batch size"

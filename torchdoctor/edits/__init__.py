@@ -4,7 +4,7 @@ A fix names what to change (`edits(settings, recording)`); `composing` makes the
 fixes together, and `diff` the unified diff of the files. An edit that cannot be made with certainty
 is not made: the instruction stands then.
 
-May import: words, facts.
+May import: schema, queries.
 """
 
 import msgspec

@@ -21,8 +21,8 @@ from torchdoctor.edits.reach import (
     project_folder,
 )
 from torchdoctor.edits.reading import read_source
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import write_atomically
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import write_atomically
 
 APPLIED_NAME = "applied-patch.json"  # beside the report
 _FILE = re.compile(r"^(?=diff --git )", re.MULTILINE)

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.edits import DropKeywordEdit, Edit, KeywordEdit, StatementEdit
-from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.words import LoaderFacts, Location, Recording
-from torchdoctor.words.record_files import parsed_toml
+from torchdoctor.queries.lookup import place, training_loaders
+from torchdoctor.schema import LoaderFacts, Location, Recording
+from torchdoctor.schema.record_files import parsed_toml
 
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # an error without any
 # Arguments that may be given by position, which a keyword would then repeat.

@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path, PurePosixPath
 
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 _SUFFIXES = (".py", ".pyw")
 _UNNAMED = "The patch of this report is damaged: it names no file."

@@ -16,7 +16,7 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
-from torchdoctor.words.record_files import parsed_toml
+from torchdoctor.schema.record_files import parsed_toml
 
 NAMES = parsed_toml(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
 _Node = TypeVar("_Node", bound=cst.CSTNode)

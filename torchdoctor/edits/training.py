@@ -10,8 +10,8 @@ from torchdoctor.edits import (
     StatementEdit,
     WithEdit,
 )
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import Location, ModelFacts, Recording, TrainingPass
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.schema import Location, ModelFacts, Recording, TrainingPass
 
 _SCALER = "gradient_scaler"
 _PIXEL = re.compile(r"\d+x\d+x1x1 float")

@@ -4,5 +4,5 @@ A file ends with `FIX = FixSpec(...)`. It is executed inside the user's program 
 `apply` is called: there its imports of torchdoctor are answered with names that do nothing
 (`probe.fixkit.program`), and torch is imported inside functions alone.
 
-May import: words, probe, facts, checks, edits.
+May import: schema, probe, queries, checks, edits.
 """

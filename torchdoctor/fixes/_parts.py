@@ -6,13 +6,13 @@ In the user's process a fix gets a stand-in for each of them, which does nothing
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torchdoctor.facts.analysed import calls_of
-from torchdoctor.facts.hot_calls import sampled_calls
-from torchdoctor.facts.loading import HANDED_OVER_S
-from torchdoctor.facts.lookup import changes_itself, data_wait_share, place
-from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
-from torchdoctor.facts.touched import calls
-from torchdoctor.words import Location, Recording, Settings, StackSample, TensorCall, Touches
+from torchdoctor.queries.analysed import calls_of
+from torchdoctor.queries.hot_calls import sampled_calls
+from torchdoctor.queries.loading import HANDED_OVER_S
+from torchdoctor.queries.lookup import changes_itself, data_wait_share, place
+from torchdoctor.queries.torchrun_commands import EXAMPLE, one_machine, program
+from torchdoctor.queries.touched import calls
+from torchdoctor.schema import Location, Recording, Settings, StackSample, TensorCall, Touches
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
 

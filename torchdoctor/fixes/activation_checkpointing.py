@@ -24,8 +24,8 @@ Blocks with side effects (counters, caches) have them twice; random numbers (dro
 
 from typing import Any
 
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import Example, FixSpec, ModelFacts, Recording, Settings
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.schema import Example, FixSpec, ModelFacts, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

@@ -21,8 +21,8 @@ Only whole trainings show on validation data which of the two generalises better
 
 from typing import Any
 
-from torchdoctor.words import OptimizerFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec, Settings, TrainingAdvice, process
+from torchdoctor.schema import OptimizerFacts, Recording
+from torchdoctor.schema.specs import Example, FixSpec, Settings, TrainingAdvice, process
 
 
 def refuses(recording: Recording) -> str | None:

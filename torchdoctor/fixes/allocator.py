@@ -25,8 +25,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.facts.touched import part
-from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.queries.touched import part
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
 
 _LIBRARIES = ("libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4")
 _FOLDERS = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib", "local/lib")

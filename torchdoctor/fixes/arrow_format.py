@@ -27,9 +27,9 @@ from contextlib import suppress
 from typing import Any
 
 from torchdoctor.edits.calls import loader_location
-from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.facts.touched import WAITS, calls, phases
-from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, TableReads, Touches
+from torchdoctor.queries.lookup import place, training_loaders
+from torchdoctor.queries.touched import WAITS, calls, phases
+from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings, TableReads, Touches
 
 _LEAST_SHARE = 0.02  # of the training time
 _READERS = ("read_csv", "read_table", "read_json", "read_excel")

@@ -23,9 +23,9 @@ import sys
 from typing import Any
 
 from torchdoctor.edits import AsTensorEdit
-from torchdoctor.facts.analysed import ARRAYS
 from torchdoctor.fixes._parts import Lines
-from torchdoctor.words import Example, FixSpec, Settings, TensorCall
+from torchdoctor.queries.analysed import ARRAYS
+from torchdoctor.schema import Example, FixSpec, Settings, TensorCall
 
 
 def _advise(call: TensorCall) -> str:

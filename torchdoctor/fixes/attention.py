@@ -23,8 +23,8 @@ the attention weights cannot have them.
 """
 
 from torchdoctor.checks import unfused_attention
-from torchdoctor.facts.touched import attention
-from torchdoctor.words import FixSpec, Recording, Settings, process, trace
+from torchdoctor.queries.touched import attention
+from torchdoctor.schema import FixSpec, Recording, Settings, process, trace
 
 
 def refuses(recording: Recording) -> str | None:

@@ -23,9 +23,9 @@ None is known. A sampler or transform of one's own works as before.
 from typing import Any
 
 from torchdoctor.edits import BatchSamplerEdit, Edit
-from torchdoctor.facts.lookup import training_loaders
-from torchdoctor.facts.touched import waits
-from torchdoctor.words import Example, FixSpec, LoaderFacts, Location, Recording, Settings
+from torchdoctor.queries.lookup import training_loaders
+from torchdoctor.queries.touched import waits
+from torchdoctor.schema import Example, FixSpec, LoaderFacts, Location, Recording, Settings
 
 _LEAST_BATCH = 8
 _PLAIN = "torch.utils.data.dataset.TensorDataset"

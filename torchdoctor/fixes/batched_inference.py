@@ -17,7 +17,7 @@ Each answer comes when its whole batch is done, so it may come later. Memory gro
 - vLLM, Optimization and Tuning: https://docs.vllm.ai/en/latest/configuration/optimization.html
 """
 
-from torchdoctor.words import FixSpec, Recording, trace
+from torchdoctor.schema import FixSpec, Recording, trace
 
 _ENGINE = (
     "# Let more requests share a step, as far as the cache of keys and values has room:\n"

@@ -21,7 +21,7 @@ before buying.
 
 from typing import Any
 
-from torchdoctor.words import FixSpec, Recording, Settings, process
+from torchdoctor.schema import FixSpec, Recording, Settings, process
 
 _BUSY = 0.8  # of the step in kernels: below, the host is the limit
 _COMPARED = """\

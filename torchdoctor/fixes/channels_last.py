@@ -27,10 +27,10 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.training import before_training, on_images
-from torchdoctor.facts.lookup import convolves, training_models
-from torchdoctor.facts.touched import convolutions
 from torchdoctor.fixes import mixed_precision
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.queries.lookup import convolves, training_models
+from torchdoctor.queries.touched import convolutions
+from torchdoctor.schema import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

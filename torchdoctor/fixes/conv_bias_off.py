@@ -25,9 +25,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torchdoctor.facts.lookup import convolves, place, training_models
-from torchdoctor.facts.touched import convolution_biases
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.queries.lookup import convolves, place, training_models
+from torchdoctor.queries.touched import convolution_biases
+from torchdoctor.schema import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

@@ -22,10 +22,10 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import on_top
-from torchdoctor.facts.hardware import has_bf16_instructions
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.facts.touched import cpu_precision_ratio, products_on_cpu
-from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.queries.hardware import has_bf16_instructions
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.queries.touched import cpu_precision_ratio, products_on_cpu
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
 
 _STATEMENT = 'torch.set_float32_matmul_precision("medium")'
 

@@ -20,9 +20,9 @@ same bits on several machines wants to keep it.
 import os
 from typing import Any
 
-from torchdoctor.facts.hardware import capped_simd
-from torchdoctor.facts.touched import operators_on_cpu
-from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.queries.hardware import capped_simd
+from torchdoctor.queries.touched import operators_on_cpu
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
 
 _LANES = 8.0  # times: AVX-512 with fused products over SSE2
 

@@ -26,10 +26,10 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits, on_top
-from torchdoctor.facts.hardware import much_load
-from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.facts.touched import busy_workers_wait, operators_on_cpu, several
-from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.queries.hardware import much_load
+from torchdoctor.queries.lookup import place, training_loaders
+from torchdoctor.queries.touched import busy_workers_wait, operators_on_cpu, several
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
 
 _CPU_SHARE = 0.05  # of the step, on a GPU: below, threads on the CPU cannot matter
 

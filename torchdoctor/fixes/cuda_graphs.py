@@ -22,8 +22,8 @@ the start. What is written outside of its inputs in between is not seen by it.
 - TensorRT-LLM: https://nvidia.github.io/TensorRT-LLM/llm-api/reference/DecodeCudaGraphConfig.html
 """
 
-from torchdoctor.facts.touched import launches
-from torchdoctor.words import FixSpec, Recording, trace
+from torchdoctor.queries.touched import launches
+from torchdoctor.schema import FixSpec, Recording, trace
 
 _VLLM = """\
 # vLLM: leave out --enforce-eager (enforce_eager=False), and capture the batch sizes that run

@@ -22,9 +22,9 @@ memory. It does not go together with `torch.use_deterministic_algorithms`.
 from typing import Any
 
 from torchdoctor.edits.calls import on_top
-from torchdoctor.facts.lookup import convolves, training_models
-from torchdoctor.facts.touched import convolutions
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.queries.lookup import convolves, training_models
+from torchdoctor.queries.touched import convolutions
+from torchdoctor.schema import Example, FixSpec, Recording, Settings
 
 _MOST_SHAPES = 2  # the usual batch and a smaller last one
 _STATEMENT = "torch.backends.cudnn.benchmark = True"

@@ -28,10 +28,10 @@ import threading
 from typing import Any
 
 from torchdoctor.edits.calls import loader_location
-from torchdoctor.facts.lookup import place
-from torchdoctor.facts.slow_reads import LEAST_WAIT, wait_share
-from torchdoctor.facts.touched import WAITS, waits
-from torchdoctor.words import Example, FixSpec, Recording, RemoteReads, Settings
+from torchdoctor.queries.lookup import place
+from torchdoctor.queries.slow_reads import LEAST_WAIT, wait_share
+from torchdoctor.queries.touched import WAITS, waits
+from torchdoctor.schema import Example, FixSpec, Recording, RemoteReads, Settings
 
 # `created` of a local file is the time of its last change of any kind.
 _STATE = (

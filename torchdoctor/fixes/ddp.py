@@ -35,9 +35,9 @@ as there are GPUs: the learning rate may have to follow. Rank 0 alone should wri
 - PyTorch, Multi GPU with DDP: https://docs.pytorch.org/tutorials/beginner/ddp_series_multigpu.html
 """
 
-from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.fixes._parts import is_replicated, with_own_command
-from torchdoctor.words import FixSpec, Recording, Settings, process
+from torchdoctor.queries.scaling import comment_lines, scaling
+from torchdoctor.schema import FixSpec, Recording, Settings, process
 
 _INSTEAD = """\
 # in place of torch.nn.DataParallel(model); it divides each batch among the GPUs,

@@ -27,8 +27,8 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits
-from torchdoctor.facts.lookup import place
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.queries.lookup import place
+from torchdoctor.schema import Example, FixSpec, Recording, Settings
 
 _HARMLESS = ("", "0", "OFF", "off")
 _CONTEXTS = ("profile", "emit_nvtx", "emit_itt")

@@ -37,11 +37,11 @@ from typing import Any
 from torchdoctor.edits import Edit, KeptSamplesEdit, StatementEdit
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.edits.reading import attributes_set, method_of_class
-from torchdoctor.facts.lookup import loader_target, training_loaders
-from torchdoctor.facts.touched import waits
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
-from torchdoctor.words import Example, FixSpec, LoaderFacts, Location, Recording, Settings
-from torchdoctor.words.figures import memory
+from torchdoctor.queries.lookup import loader_target, training_loaders
+from torchdoctor.queries.touched import waits
+from torchdoctor.schema import Example, FixSpec, LoaderFacts, Location, Recording, Settings
+from torchdoctor.schema.figures import memory
 
 _MOST_OF_MEMORY = 0.25
 _SHAPE = re.compile(r"^(\d+(?:x\d+)*) ([a-z]+)(\d*)")

@@ -34,9 +34,9 @@ One more batch lies in the GPU's memory.
 - PyTorch, CUDA semantics, "CUDA streams": https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 
-from torchdoctor.facts.lookup import place, training_loader_location
-from torchdoctor.facts.touched import part
-from torchdoctor.words import FixSpec, Recording, Settings, TraceStatistics, trace
+from torchdoctor.queries.lookup import place, training_loader_location
+from torchdoctor.queries.touched import part
+from torchdoctor.schema import FixSpec, Recording, Settings, TraceStatistics, trace
 
 
 def refuses(recording: Recording) -> str | None:

@@ -20,7 +20,7 @@ second copy of the weights in memory, and evaluation has to use it.
 - PyTorch, torch.optim, "Weight Averaging": https://docs.pytorch.org/docs/stable/optim.html
 """
 
-from torchdoctor.words import FixSpec, Recording, Settings, TrainingAdvice, process
+from torchdoctor.schema import FixSpec, Recording, Settings, TrainingAdvice, process
 
 
 def refuses(recording: Recording) -> str | None:

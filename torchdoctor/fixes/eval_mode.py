@@ -24,9 +24,9 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.training import before_training
-from torchdoctor.facts.lookup import in_training_mode
-from torchdoctor.facts.touched import phases
-from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, process, trace
+from torchdoctor.queries.lookup import in_training_mode
+from torchdoctor.queries.touched import phases
+from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings, process, trace
 
 
 def refuses(recording: Recording) -> str | None:

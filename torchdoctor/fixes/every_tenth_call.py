@@ -26,10 +26,10 @@ from typing import Any
 
 from torchdoctor.edits import Edit, RareCallEdit
 from torchdoctor.edits.unused_results import has_call, holds_collectives, reporter
-from torchdoctor.facts.hot_calls import HotCall, hot_calls
-from torchdoctor.facts.lookup import place
 from torchdoctor.fixes._parts import SampledLines
-from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
+from torchdoctor.queries.hot_calls import HotCall, hot_calls
+from torchdoctor.queries.lookup import place
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
 
 _EVERY = 10
 

@@ -36,10 +36,10 @@ from typing import Any
 
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.edits.reading import names_of_folder
-from torchdoctor.facts.lookup import place
-from torchdoctor.facts.slow_reads import likely_bytes, read_mounts_of, slow_mounts, why_not_slow
-from torchdoctor.facts.touched import WAITS, waits
-from torchdoctor.words import Example, FixSpec, Location, Recording, Settings
+from torchdoctor.queries.lookup import place
+from torchdoctor.queries.slow_reads import likely_bytes, read_mounts_of, slow_mounts, why_not_slow
+from torchdoctor.queries.touched import WAITS, waits
+from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings
 
 _MOST_OF_FREE = 0.5
 _FASTER = 2.0  # a disk is worth it where it gives this many times the slow storage's bytes/s

@@ -25,10 +25,10 @@ On a CPU with bfloat16 instructions (amx_bf16, avx512_bf16), autocast in bfloat1
 from typing import Any
 
 from torchdoctor.edits import Edit, SinglePrecisionEdit
-from torchdoctor.facts.arithmetic import half_location, half_models
-from torchdoctor.facts.lookup import place
-from torchdoctor.facts.touched import phases
-from torchdoctor.words import Example, FixSpec, Recording, Settings, process
+from torchdoctor.queries.arithmetic import half_location, half_models
+from torchdoctor.queries.lookup import place
+from torchdoctor.queries.touched import phases
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, process
 
 _MOST_CALLS = 16  # that the probe keeps
 

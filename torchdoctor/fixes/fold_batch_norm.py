@@ -25,8 +25,8 @@ from typing import Any
 
 from torchdoctor.edits import Edit, StatementEdit
 from torchdoctor.edits.training import before_training
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import Example, FixSpec, ModelFacts, Recording, Settings, process
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.schema import Example, FixSpec, ModelFacts, Recording, Settings, process
 
 _IMPORT = "import torch.fx.experimental.optimization"
 _FUSE = "{model} = torch.fx.experimental.optimization.fuse({model})"

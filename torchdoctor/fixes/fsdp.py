@@ -44,11 +44,11 @@ need torch.distributed.checkpoint. Make the optimizer afterwards, of the sharded
 import json
 from typing import Any
 
-from torchdoctor.facts.hardware import memory_is_short
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
-from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
+from torchdoctor.queries.hardware import memory_is_short
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.queries.scaling import comment_lines, scaling
+from torchdoctor.schema import FixSpec, Recording, Settings, on_gpu, process
 
 
 def refuses(recording: Recording) -> str | None:

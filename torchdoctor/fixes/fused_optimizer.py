@@ -24,9 +24,9 @@ from typing import Any
 
 from torchdoctor.edits import DropKeywordEdit, Edit
 from torchdoctor.edits.calls import call_edits, made_by_library, trainer_call, written
-from torchdoctor.facts.lookup import place
-from torchdoctor.facts.touched import calls, optimizer_update
-from torchdoctor.words import (
+from torchdoctor.queries.lookup import place
+from torchdoctor.queries.touched import calls, optimizer_update
+from torchdoctor.schema import (
     Example,
     FixSpec,
     OptimizerFacts,

@@ -26,8 +26,8 @@ Garbage is found later: memory may grow by what 50,000 objects hold, tensors inc
 import gc
 from typing import Any
 
-from torchdoctor.facts.touched import phases
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.queries.touched import phases
+from torchdoctor.schema import Example, FixSpec, Recording, Settings
 
 _WORTH = 0.005  # of the step
 

@@ -24,9 +24,9 @@ be divided by the number of batches. One large batch, where it fits, is faster.
 - PyTorch, "Gradient accumulation": https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 """
 
-from torchdoctor.facts.hardware import memory_is_short
-from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
+from torchdoctor.queries.hardware import memory_is_short
+from torchdoctor.queries.lookup import place, training_loaders
+from torchdoctor.schema import FixSpec, Recording, Settings, on_gpu, process
 
 
 def refuses(recording: Recording) -> str | None:

@@ -24,8 +24,8 @@ the gradients have to be unscaled first. error_if_nonfinite waits for the GPU.
 
 import math
 
-from torchdoctor.words import FixSpec, Recording, Settings, quantile
-from torchdoctor.words.specs import TrainingAdvice, process
+from torchdoctor.schema import FixSpec, Recording, Settings, quantile
+from torchdoctor.schema.specs import TrainingAdvice, process
 
 _SPIKE = 10.0  # times the median norm
 _FEWEST = 4

@@ -21,9 +21,9 @@ shares of its workers are mixed otherwise. `prefetch-factor` evens out smaller d
 from typing import Any
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
-from torchdoctor.facts.lookup import loader_target, order_wait_share, training_loaders
-from torchdoctor.facts.touched import calls
-from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.queries.lookup import loader_target, order_wait_share, training_loaders
+from torchdoctor.queries.touched import calls
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
 
 
 def refuses(recording: Recording) -> str | None:

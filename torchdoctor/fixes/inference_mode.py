@@ -21,10 +21,10 @@ Code that differentiates the output afterwards would fail.
 from typing import Any
 
 from torchdoctor.edits import Edit, StatementEdit
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.facts.touched import phases
 from torchdoctor.fixes import eval_mode
-from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, process
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.queries.touched import phases
+from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings, process
 
 _STATEMENT = "torch.set_grad_enabled(False)"
 

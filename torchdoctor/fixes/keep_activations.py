@@ -21,11 +21,11 @@ It takes the memory that checkpointing saved. Where that is short, checkpoint ev
 
 from typing import Any
 
-from torchdoctor.facts.hardware import memory_is_short
-from torchdoctor.facts.known_shapes import shape_of
-from torchdoctor.facts.touched import phases
 from torchdoctor.fixes._parts import SampledLines
-from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample, process
+from torchdoctor.queries.hardware import memory_is_short
+from torchdoctor.queries.known_shapes import shape_of
+from torchdoctor.queries.touched import phases
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample, process
 
 _SHAPE = "activations-computed-again"
 _OWN = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop")

@@ -32,7 +32,7 @@ from typing import Any
 
 from torchdoctor.edits import Edit, OpenedOnceEdit
 from torchdoctor.fixes._parts import SampledLines
-from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
 
 _OPENERS = (("lmdb", "open"), ("sqlite3", "connect"), ("torch", "load"), ("numpy", "load"))
 _OPENS = re.compile(

@@ -27,10 +27,10 @@ from typing import Any
 
 from torchdoctor.edits import Edit, KeptResultEdit
 from torchdoctor.edits.differing_calls import differs_each_call
-from torchdoctor.facts.hot_calls import HotCall, hot_calls
-from torchdoctor.facts.lookup import place
 from torchdoctor.fixes._parts import SampledLines
-from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
+from torchdoctor.queries.hot_calls import HotCall, hot_calls
+from torchdoctor.queries.lookup import place
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
 
 _MOST_KEPT = 8  # results
 _MISSES = 12  # calls without any answer, after which there is none to expect

@@ -22,9 +22,9 @@ Memory for the keys and values. Rounding: other kernels compute a single token.
 
 from typing import Any
 
-from torchdoctor.facts.lookup import place, training_models
-from torchdoctor.facts.touched import phases
-from torchdoctor.words import Example, FixSpec, Location, ModelFacts, Recording, Settings, process
+from torchdoctor.queries.lookup import place, training_models
+from torchdoctor.queries.touched import phases
+from torchdoctor.schema import Example, FixSpec, Location, ModelFacts, Recording, Settings, process
 
 _LEAST = 0.5  # of the calls that were looked at
 _LOOKED_AT = 128

@@ -29,9 +29,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
-from torchdoctor.facts.gradient_noise import noise_scale
-from torchdoctor.facts.lookup import loader_target, place, training_loaders
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.queries.gradient_noise import noise_scale
+from torchdoctor.queries.lookup import loader_target, place, training_loaders
+from torchdoctor.schema import Example, FixSpec, Recording, Settings
 
 _WORTH = 0.01  # of the time per sample: a doubling that gains less is the last
 _MOST_OF_MEMORY = 0.8  # without a GPU: what is beyond would be taken from other programs

@@ -29,9 +29,9 @@ from collections.abc import MutableSequence
 from typing import Any
 
 from torchdoctor.edits import RingEdit
-from torchdoctor.facts.known_shapes import shape_of
 from torchdoctor.fixes._parts import SampledLines
-from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
+from torchdoctor.queries.known_shapes import shape_of
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
 
 _SHAPES = ("sample-of-a-deque", "deque-indexed")
 

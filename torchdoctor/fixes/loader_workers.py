@@ -34,11 +34,11 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, without_workers
-from torchdoctor.facts import loading, lookup
-from torchdoctor.facts.loading import TRACED_WORKERS, traced_workers
-from torchdoctor.facts.touched import given_back, several, waits
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
-from torchdoctor.words import Example, FixSpec, LoaderFacts, Recording, Settings, Touches
+from torchdoctor.queries import loading, lookup
+from torchdoctor.queries.loading import TRACED_WORKERS, traced_workers
+from torchdoctor.queries.touched import given_back, several, waits
+from torchdoctor.schema import Example, FixSpec, LoaderFacts, Recording, Settings, Touches
 
 _IOWAIT = 0.2
 _ALMOST = 0.85  # of the workers that would keep up with the model

@@ -25,9 +25,9 @@ generalises, which no short run shows. A rate that is too high makes the loss di
 - Smith and Topin, Super-Convergence: https://arxiv.org/abs/1708.07120
 """
 
-from torchdoctor.facts.lookup import place
-from torchdoctor.words import OptimizerFacts, Recording
-from torchdoctor.words.specs import FixSpec, Settings, TrainingAdvice, process
+from torchdoctor.queries.lookup import place
+from torchdoctor.schema import OptimizerFacts, Recording
+from torchdoctor.schema.specs import FixSpec, Settings, TrainingAdvice, process
 
 
 def _stepped(recording: Recording) -> list[OptimizerFacts]:

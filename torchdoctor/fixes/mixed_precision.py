@@ -43,9 +43,9 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import around_forward, with_scaler
-from torchdoctor.facts.hardware import compute_capability, has_bf16_instructions, low_precision
-from torchdoctor.facts.lookup import multiplies_float32, training_models
-from torchdoctor.facts.touched import (
+from torchdoctor.queries.hardware import compute_capability, has_bf16_instructions, low_precision
+from torchdoctor.queries.lookup import multiplies_float32, training_models
+from torchdoctor.queries.touched import (
     cpu_precision_ratio,
     moved_in_half,
     precision_ratio,
@@ -53,7 +53,7 @@ from torchdoctor.facts.touched import (
     products_on_cpu,
     several,
 )
-from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
 
 _LEAST_CAPABILITY = (7, 0)  # the first compute capability with tensor cores: for float16
 

@@ -21,10 +21,10 @@ order, so losses differ by rounding. There is no NCCL on Windows.
 """
 
 from torchdoctor.edits.calls import call_edits
-from torchdoctor.facts.hardware import backend_by_host
-from torchdoctor.facts.lookup import place
-from torchdoctor.facts.touched import collectives
-from torchdoctor.words import FixSpec, Recording, Settings, process
+from torchdoctor.queries.hardware import backend_by_host
+from torchdoctor.queries.lookup import place
+from torchdoctor.queries.touched import collectives
+from torchdoctor.schema import FixSpec, Recording, Settings, process
 
 _BACKEND = {"backend": "cpu:gloo,cuda:nccl"}
 _CALLEE = "init_process_group"

@@ -25,9 +25,9 @@ import weakref
 from typing import Any
 
 from torchdoctor.edits import DecoratorEdit, Edit
-from torchdoctor.facts.lookup import place
-from torchdoctor.facts.touched import phases
-from torchdoctor.words import Example, FixSpec, ModelFacts, Recording, Settings
+from torchdoctor.queries.lookup import place
+from torchdoctor.queries.touched import phases
+from torchdoctor.schema import Example, FixSpec, ModelFacts, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

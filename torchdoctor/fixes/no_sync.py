@@ -30,10 +30,10 @@ update varies, the last one must exchange all the same.
 
 from typing import Any
 
-from torchdoctor.facts.lookup import place
-from torchdoctor.facts.ranks import batches_of_update
-from torchdoctor.facts.touched import collectives
-from torchdoctor.words import Example, FixSpec, Location, Recording, Settings, process
+from torchdoctor.queries.lookup import place
+from torchdoctor.queries.ranks import batches_of_update
+from torchdoctor.queries.touched import collectives
+from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings, process
 
 _FEWEST = 1.5  # batches an update
 

@@ -21,8 +21,8 @@ differently in training and evaluation, and suits no batch of one or two.
 - Ioffe and Szegedy, Batch Normalization: https://arxiv.org/abs/1502.03167
 """
 
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import FixSpec, Recording, Settings, TrainingAdvice, process
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.schema import FixSpec, Recording, Settings, TrainingAdvice, process
 
 _FAR = 5.0  # |mean| or deviation above it; below a fifth of 1 as well
 _DEEP = 4  # convolutions

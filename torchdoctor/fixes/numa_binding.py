@@ -22,7 +22,7 @@ Sums are split among fewer threads, so they round differently.
 import os
 from typing import Any
 
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Example, FixSpec, Recording, Settings
 
 _NODES = "/sys/devices/system/node"
 

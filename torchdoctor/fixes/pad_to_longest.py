@@ -22,9 +22,9 @@ An output of another length than the fixed one, where the program counts on it.
 from typing import Any
 
 from torchdoctor.edits import Edit, InputEdit
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.facts.touched import calls
-from torchdoctor.words import (
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.queries.touched import calls
+from torchdoctor.schema import (
     Example,
     FixSpec,
     Location,

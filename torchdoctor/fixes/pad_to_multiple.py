@@ -25,11 +25,11 @@ differ. Unused classes of a vocabulary have to stay unused (mask their logits).
 """
 
 from torchdoctor.checks import odd_sizes, sizes_not_multiples
-from torchdoctor.facts.arithmetic import padding_gains
-from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.facts.touched import uneven_products
-from torchdoctor.words import FixSpec, Recording, Settings, process
+from torchdoctor.queries.arithmetic import padding_gains
+from torchdoctor.queries.hardware import compute_capability
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.queries.touched import uneven_products
+from torchdoctor.schema import FixSpec, Recording, Settings, process
 
 _NAMED = 3
 

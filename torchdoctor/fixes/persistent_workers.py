@@ -22,11 +22,11 @@ longer reaches the workers. Their random state goes on. Their memory stays in us
 from typing import Any
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
-from torchdoctor.facts.lookup import loader_target, place, training_loaders
-from torchdoctor.facts.touched import waits
 from torchdoctor.fixes import loader_workers
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.queries.lookup import loader_target, place, training_loaders
+from torchdoctor.queries.touched import waits
+from torchdoctor.schema import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

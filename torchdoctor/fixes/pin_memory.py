@@ -28,9 +28,9 @@ from typing import Any
 
 from torchdoctor.edits import Edit, NonBlockingEdit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, trainer_call
-from torchdoctor.facts.lookup import loader_target, training_loaders
-from torchdoctor.facts.touched import pinned_copies
-from torchdoctor.words import Example, FixSpec, Recording, Settings, TraceStatistics
+from torchdoctor.queries.lookup import loader_target, training_loaders
+from torchdoctor.queries.touched import pinned_copies
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, TraceStatistics
 
 _WORTH = 0.005  # of the step
 _MARK = "_torchdoctor_pinned_by_loader"

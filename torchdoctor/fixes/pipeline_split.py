@@ -48,9 +48,9 @@ normalization sees a part at a time. Every batch must be divisible into them (dr
 - PyTorch, Pipeline Parallelism: https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 """
 
-from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
-from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
+from torchdoctor.queries.hardware import memory_is_short
+from torchdoctor.schema import FixSpec, Recording, Settings, on_gpu, process
 
 
 def refuses(recording: Recording) -> str | None:

@@ -20,10 +20,10 @@ Up to `prefetch_factor` x `num_workers` batches lie in shared memory (pinned onc
 from typing import Any
 
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
-from torchdoctor.facts.lookup import loader_target, training_loaders, workers_keep_up
-from torchdoctor.facts.touched import waits
 from torchdoctor.fixes._parts import hardly_waits
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.queries.lookup import loader_target, training_loaders, workers_keep_up
+from torchdoctor.queries.touched import waits
+from torchdoctor.schema import Example, FixSpec, Recording, Settings
 
 _DEFAULT = 2  # DataLoader's own, where workers are used
 

@@ -29,9 +29,9 @@ import os
 import weakref
 from typing import Any
 
-from torchdoctor.facts.copies import CopyingCode, copying_code
 from torchdoctor.fixes._parts import SampledLines
-from torchdoctor.words import Example, FixSpec, Recording, Settings, StackSample
+from torchdoctor.queries.copies import CopyingCode, copying_code
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
 
 _ENOUGH = 3  # copies that were only read, and are gone
 _MOST = 40  # copies that are watched; by then enough of them were to be gone

@@ -23,9 +23,9 @@ import os
 from typing import Any
 
 from torchdoctor.edits import DetachEdit
-from torchdoctor.facts.lookup import place
 from torchdoctor.probe.hooks.analysis import ANALYSED_STEPS
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.queries.lookup import place
+from torchdoctor.schema import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

@@ -26,9 +26,9 @@ import re
 from typing import Any
 
 from torchdoctor.edits import DetachEdit, Edit, RemoveEdit
-from torchdoctor.facts.touched import synchronization
 from torchdoctor.fixes._parts import Lines
-from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall, TraceStatistics
+from torchdoctor.queries.touched import synchronization
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, TensorCall, TraceStatistics
 
 _NOTABLE = 0.05  # of the step
 _NOT_NEEDED = ("synchronize", "empty_cache")

@@ -22,9 +22,9 @@ moved it. Code that reads `parameter.grad` right after `zero_grad()` finds None.
 from typing import Any
 
 from torchdoctor.edits.calls import call_edits
-from torchdoctor.facts.lookup import place
-from torchdoctor.facts.touched import zeroing
-from torchdoctor.words import Example, FixSpec, Recording, Settings
+from torchdoctor.queries.lookup import place
+from torchdoctor.queries.touched import zeroing
+from torchdoctor.schema import Example, FixSpec, Recording, Settings
 
 
 def refuses(recording: Recording) -> str | None:

@@ -34,9 +34,9 @@ batches as there are GPUs: the learning rate may have to follow.
 - PyTorch, torchrun (c10d rendezvous): https://docs.pytorch.org/docs/stable/elastic/run.html
 """
 
-from torchdoctor.facts.torchrun_commands import HOST, program, several_machines, slurm_script
 from torchdoctor.fixes._parts import is_replicated
-from torchdoctor.words import FixSpec, Recording, Settings, process
+from torchdoctor.queries.torchrun_commands import HOST, program, several_machines, slurm_script
+from torchdoctor.schema import FixSpec, Recording, Settings, process
 
 
 def refuses(recording: Recording) -> str | None:

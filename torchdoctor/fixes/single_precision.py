@@ -26,10 +26,10 @@ seed, random numbers in float32 differ from those in float64.
 
 from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit
 from torchdoctor.edits.reading import batch_loops
-from torchdoctor.facts.arithmetic import double_leaves, double_location, double_models
-from torchdoctor.facts.lookup import place, training_loaders, training_models
-from torchdoctor.facts.touched import moved_in_half, precision_ratio, products, several
-from torchdoctor.words import FixSpec, Recording, Settings, Touches, TraceStatistics, process
+from torchdoctor.queries.arithmetic import double_leaves, double_location, double_models
+from torchdoctor.queries.lookup import place, training_loaders, training_models
+from torchdoctor.queries.touched import moved_in_half, precision_ratio, products, several
+from torchdoctor.schema import FixSpec, Recording, Settings, Touches, TraceStatistics, process
 
 _MOST_CALLS = 16  # that the probe keeps
 

@@ -24,9 +24,9 @@ several times may round differently.
 from typing import Any
 
 from torchdoctor.edits import KeywordEdit
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.facts.touched import dense_gradients
-from torchdoctor.words import Example, FixSpec, Location, Recording, Settings
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.queries.touched import dense_gradients
+from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings
 
 _ROWS = 20_000
 

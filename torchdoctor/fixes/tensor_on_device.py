@@ -25,10 +25,10 @@ import os
 from typing import Any
 
 from torchdoctor.edits import Edit, OnDeviceEdit
-from torchdoctor.facts.analysed import TO_DEVICE
-from torchdoctor.facts.touched import random_numbers
 from torchdoctor.fixes._parts import Lines
-from torchdoctor.words import Example, FixSpec, Recording, Settings, TensorCall, Touches
+from torchdoctor.queries.analysed import TO_DEVICE
+from torchdoctor.queries.touched import random_numbers
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, TensorCall, Touches
 
 # Attributes of a tensor: the line that made it, and the copy that a line made of it.
 _MADE = "_torchdoctor_made_at"

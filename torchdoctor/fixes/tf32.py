@@ -24,10 +24,10 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import on_top
-from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.facts.lookup import multiplies_float32, training_models
-from torchdoctor.facts.touched import precision_ratio, products
-from torchdoctor.words import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.queries.hardware import compute_capability
+from torchdoctor.queries.lookup import multiplies_float32, training_models
+from torchdoctor.queries.touched import precision_ratio, products
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
 
 _STATEMENT = 'torch.set_float32_matmul_precision("high")'
 _CONVOLUTIONS = "torch.backends.cudnn.allow_tf32 = True"

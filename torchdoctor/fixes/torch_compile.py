@@ -45,9 +45,9 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import before_training
-from torchdoctor.facts.lookup import training_models
-from torchdoctor.facts.touched import model
-from torchdoctor.words import Example, FixSpec, Recording, Settings, TraceStatistics
+from torchdoctor.queries.lookup import training_models
+from torchdoctor.queries.touched import model
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, TraceStatistics
 
 _INFERENCE = """\
 # reduce-overhead replays the launches of a call as one graph; it wants inputs of fixed sizes

@@ -21,9 +21,9 @@ on the CPU, because each operator costs a kernel launch.
 - PyTorch, CUDA semantics: https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 
-from torchdoctor.facts.lookup import place, training_models
-from torchdoctor.facts.touched import operators_on_cpu
-from torchdoctor.words import FixSpec, Recording, Settings, on_gpu, process
+from torchdoctor.queries.lookup import place, training_models
+from torchdoctor.queries.touched import operators_on_cpu
+from torchdoctor.schema import FixSpec, Recording, Settings, on_gpu, process
 
 
 def refuses(recording: Recording) -> str | None:

@@ -24,10 +24,10 @@ computes both sides. Where a turn needs the result of the one before it, the loo
 
 from typing import Any
 
-from torchdoctor.facts.analysed import element_loops
-from torchdoctor.facts.lookup import place
-from torchdoctor.facts.loops import inner_loops
-from torchdoctor.words import (
+from torchdoctor.queries.analysed import element_loops
+from torchdoctor.queries.lookup import place
+from torchdoctor.queries.loops import inner_loops
+from torchdoctor.schema import (
     FixSpec,
     Location,
     Recording,

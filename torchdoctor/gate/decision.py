@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
+from torchdoctor.schema import Interval
+from torchdoctor.schema.figures import counted
+from torchdoctor.schema.students_t import t_quantile
 from torchdoctor.trials.compare import as_interval, half_width, p_value, visible
-from torchdoctor.words import Interval
-from torchdoctor.words.figures import counted
-from torchdoctor.words.students_t import t_quantile
 
 # Pairs at which it is decided; each but the last leaves the alternative of going on.
 LOOKS = (5, 7, 10, 14, 20, 28, 40, 56, 80)

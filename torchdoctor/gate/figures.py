@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, geometric_mean, median
 
+from torchdoctor.bench.pair_times import Estimator, is_per_step, usable
 from torchdoctor.gate.decision import grown, ratio_of, state
-from torchdoctor.pairs.pair_times import Estimator, is_per_step, usable
-from torchdoctor.words import Interval, LaunchTiming, Pair, StepStatistics
-from torchdoctor.words.gate import GateMetric
+from torchdoctor.schema import Interval, LaunchTiming, Pair, StepStatistics
+from torchdoctor.schema.gate import GateMetric
 
 _OTHER_LOAD_CPUS = 0.5  # from here on it is others who make steps differ in length
 

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
 
-from torchdoctor.facts.hardware import load_of
+from torchdoctor.bench.block_plan import (
+    TurnBlocks,
+    choose_turns,
+    takes_one_process,
+    too_large,
+    why_in_turns,
+)
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.failures import Failed
+from torchdoctor.bench.measurement import Pace, ProgramLaunches
 from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, decides, look, state, too_few_pairs
 from torchdoctor.gate.figures import Measured, estimator, metrics
 from torchdoctor.gate.sentence import Basis, sentence
@@ -18,20 +27,11 @@ from torchdoctor.gate.sources import changed, digests, unloaded_doubts
 from torchdoctor.gate.versions import Reference, elsewhere
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import choose_window
-from torchdoctor.pairs.block_plan import (
-    TurnBlocks,
-    choose_turns,
-    takes_one_process,
-    too_large,
-    why_in_turns,
-)
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.failures import Failed
-from torchdoctor.pairs.measurement import Pace, ProgramLaunches
+from torchdoctor.queries.hardware import load_of
+from torchdoctor.schema import Environment, Pair, ProgressEvent, Workload, WorkloadRecord
+from torchdoctor.schema.errors import Inconclusive, ProgramFailed
+from torchdoctor.schema.gate import GateReport
 from torchdoctor.trials.compare import p_value
-from torchdoctor.words import Environment, Pair, ProgressEvent, Workload, WorkloadRecord
-from torchdoctor.words.errors import Inconclusive, ProgramFailed
-from torchdoctor.words.gate import GateReport
 
 NEW = LaunchSpec(name="new")  # the working tree; the reference is what it is compared with
 _SHARED = 0.8  # of the time left, among the pairs that are needed

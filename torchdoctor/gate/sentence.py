@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torchdoctor.gate.decision import FAIL_FINAL, blind_spot, means_say_slower, share_text, state
 from torchdoctor.reports.gate import figure
-from torchdoctor.words import Interval
-from torchdoctor.words.figures import percent
-from torchdoctor.words.gate import GateMetric
+from torchdoctor.schema import Interval
+from torchdoctor.schema.figures import percent
+from torchdoctor.schema.gate import GateMetric
 
 _SAYS_NOTHING = 20.0  # an upper end like this, of two or three pairs, is no figure
 

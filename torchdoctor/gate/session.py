@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from torchdoctor import __version__
+from torchdoctor.bench.record import Recorder
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.escaped_writes import escape_doubt
 from torchdoctor.launch.kept_input import keep_stdin
@@ -17,17 +18,16 @@ from torchdoctor.launch.run_folder import gone_if_refused, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.observe.observation import Observation
-from torchdoctor.pairs.record import Recorder
 from torchdoctor.reports.wording import how_it_failed, program_failed
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Environment,
     ProgressEvent,
     StepStatistics,
     Workload,
     WorkloadRecord,
 )
-from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
-from torchdoctor.words.gate import GateReport
+from torchdoctor.schema.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
+from torchdoctor.schema.gate import GateReport
 
 _OBSERVE_S = 5.0
 

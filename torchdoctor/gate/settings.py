@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchdoctor.words import Workload
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import BrokenToml, parsed_toml
+from torchdoctor.schema import Workload
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import BrokenToml, parsed_toml
 
 if TYPE_CHECKING:
     from torchdoctor.clusters.cluster import Cluster

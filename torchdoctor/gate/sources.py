@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
-from torchdoctor.words.figures import counted
+from torchdoctor.schema.figures import counted
 
 # What no program reads while it trains.
 _PROSE = (".md", ".rst", ".txt", ".ipynb", ".gitignore")

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torchdoctor.facts.hardware import load_of
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.measurement import Pace, ProgramLaunches
+from torchdoctor.bench.pair_times import is_per_step, seconds_per_sample, usable
 from torchdoctor.gate.decision import against_stored, blind_spot, state
 from torchdoctor.gate.figures import memory, peaks, time_rows, waiting
 from torchdoctor.gate.sentence import Basis, sentence
@@ -15,11 +17,8 @@ from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import choose_window
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.measurement import Pace, ProgramLaunches
-from torchdoctor.pairs.pair_times import is_per_step, seconds_per_sample, usable
-from torchdoctor.trials.compare import has_two_modes
-from torchdoctor.words import (
+from torchdoctor.queries.hardware import load_of
+from torchdoctor.schema import (
     Environment,
     LaunchTiming,
     ProgressEvent,
@@ -29,10 +28,11 @@ from torchdoctor.words import (
     Workload,
     WorkloadRecord,
 )
-from torchdoctor.words.errors import Inconclusive, UsageError
-from torchdoctor.words.figures import seconds
-from torchdoctor.words.gate import GateReport
-from torchdoctor.words.record_files import read_report
+from torchdoctor.schema.errors import Inconclusive, UsageError
+from torchdoctor.schema.figures import seconds
+from torchdoctor.schema.gate import GateReport
+from torchdoctor.schema.record_files import read_report
+from torchdoctor.trials.compare import has_two_modes
 
 _SEES_NOTHING = 10.0  # times as long, from which on alone a comparison would fail
 FEWEST_STORED = 3

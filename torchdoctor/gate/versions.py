@@ -19,8 +19,8 @@ from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.sandbox import Contents
 from torchdoctor.machine.environment import ask_interpreter
-from torchdoctor.words import Workload
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema import Workload
+from torchdoctor.schema.errors import UsageError
 
 _MOST_CONTENT_BYTES = 256 << 20
 _ABSENT, _LINK, _SUBMODULE = "000000", "120000", "160000"  # modes in git's trees

@@ -2,5 +2,5 @@
 
 In: a `Workload`, a plan for the probe.
 Out: a finished launch: exit code, output, the channel folder.
-May import: words, machine.
+May import: schema, machine.
 """

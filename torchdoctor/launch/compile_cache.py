@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from torchdoctor.machine.environment import versions
-from torchdoctor.words import Workload
+from torchdoctor.schema import Workload
 
 LIMIT = "TORCHDOCTOR_COMPILE_CACHE"  # GB that it may take, 2 if unset; 0: nothing is kept
 

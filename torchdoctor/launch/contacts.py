@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from torchdoctor.words import HostContact, NetworkUse
+from torchdoctor.schema import HostContact, NetworkUse
 
 _READ = "GET"
 Place = tuple[str, int]  # host and port

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from torchdoctor.launch.run_folder import writing
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 MOST_BYTES = 64 << 20  # of a pipe; a file may be of any size
 BEGINS_WITHIN_S = 0.5  # a pipe that nobody writes to would be waited for until it closes

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchdoctor.words import secret_values
+from torchdoctor.schema import secret_values
 
 KEPT_BYTES = 5_000_000  # at the beginning, and at the end
 _SLACK_BYTES = 4_000_000  # that are left before the middle is freed again

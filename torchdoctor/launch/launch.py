@@ -29,8 +29,8 @@ from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.run_folder import RUNS
 from torchdoctor.launch.sandbox import TEMPORARY, Command, Sandbox, Started
 from torchdoctor.machine import processes
-from torchdoctor.words import LaunchTiming, Workload, secret_values
-from torchdoctor.words.errors import TorchdoctorError, UsageError
+from torchdoctor.schema import LaunchTiming, Workload, secret_values
+from torchdoctor.schema.errors import TorchdoctorError, UsageError
 
 if TYPE_CHECKING:
     from torchdoctor.machine.sensor_columns import SensorColumns

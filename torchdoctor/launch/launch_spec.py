@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchdoctor.launch.sandbox import Contents
-from torchdoctor.words import Boundary, Workload
-from torchdoctor.words.record_files import parsed_toml
+from torchdoctor.schema import Boundary, Workload
+from torchdoctor.schema.record_files import parsed_toml
 
 BASELINE = "baseline"
 Variables = Mapping[str, str | None]  # None: taken away

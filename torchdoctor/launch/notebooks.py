@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from torchdoctor.launch.run_folder import RUNS
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import write_text
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import write_text
 
 SUFFIX = ".ipynb"
 _FOLDER = ".notebooks"  # below that of the runs

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 RUNS = "torchdoctor-runs"  # that runs are written to where no other folder is named
 _CLAIM = ".torchdoctor-run"  # in a folder that was asked for: whose it is

@@ -25,8 +25,8 @@ from torchdoctor.launch.escaped_writes import foreign_files
 from torchdoctor.launch.layer_limits import Room
 from torchdoctor.launch.layer_plan import Planner, Step
 from torchdoctor.machine.mounts import ANSWERS_WITHIN_S, mounts_now, unanswered
-from torchdoctor.words import Workload
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema import Workload
+from torchdoctor.schema.errors import UsageError
 
 ENTRY = Path(__file__).with_name("sandbox_entry.py")
 ROOM_BYTES = 2 << 30  # below this a checkpoint or two may fill the disk

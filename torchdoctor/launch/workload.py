@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torchdoctor.launch import notebooks
 from torchdoctor.machine.environment import SAFE_PATH
-from torchdoctor.words import Workload
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema import Workload
+from torchdoctor.schema.errors import UsageError
 
 _PYTHON = re.compile(r"^(python|pypy)[\d.]*(\.exe)?$", re.IGNORECASE)
 _HAS_TORCH = "import importlib.util as u; raise SystemExit(0 if u.find_spec('torch') else 9)"

@@ -2,5 +2,5 @@
 
 In: a process tree, paths.
 Out: samples as columns, an `Environment`.
-May import: words, probe.
+May import: schema, probe.
 """

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from torchdoctor.machine import nvml
-from torchdoctor.words import ContainerLimits, Environment, Gpu, ProcessFacts, UsedDevice
+from torchdoctor.schema import ContainerLimits, Environment, Gpu, ProcessFacts, UsedDevice
 
 _ASK_TIMEOUT_S = 60.0
 _SHM = Path("/dev/shm")

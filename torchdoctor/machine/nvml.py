@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from torchdoctor.words import Gpu
+from torchdoctor.schema import Gpu
 
 T = TypeVar("T")
 # Bits of nvmlClocksThrottleReasons that slow a busy GPU down; idling and user settings left out.

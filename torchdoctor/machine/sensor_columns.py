@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torchdoctor.machine.environment import affinity, cpu_quota
 from torchdoctor.machine.nvml import THROTTLE_REASONS
-from torchdoctor.words import SensorStatistics
+from torchdoctor.schema import SensorStatistics
 
 Columns = NDArray[np.float64]
 Times = NDArray[np.int64]

@@ -2,5 +2,5 @@
 
 In: the channel of a launch.
 Out: an `Observation`.
-May import: words, probe, steps, facts, trace, launch.
+May import: schema, probe, steps, queries, trace, launch.
 """

@@ -4,7 +4,7 @@ import numpy as np
 
 from torchdoctor.observe.events import Events
 from torchdoctor.probe import step_log
-from torchdoctor.words import Boundary, CallFigures
+from torchdoctor.schema import Boundary, CallFigures
 
 Rows = np.ndarray
 

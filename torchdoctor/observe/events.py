@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from torchdoctor.probe import step_log
-from torchdoctor.words import ProcessFacts
+from torchdoctor.schema import ProcessFacts
 
 _ROW_BYTES = 4 * 8
 _LOADER_MASK = (1 << step_log.LOADER_BITS) - 1

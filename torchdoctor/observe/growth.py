@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from torchdoctor.words import StepGrowth
+from torchdoctor.schema import StepGrowth
 
 _FEWEST = 40  # steps
 _SEGMENTS = 12  # of as many steps, whose medians ignore single long steps

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from torchdoctor.launch.launch import RunningLaunch
 from torchdoctor.observe.window import ProfilerWindow
-from torchdoctor.words import Boundary, StepStatistics
+from torchdoctor.schema import Boundary, StepStatistics
 
 # Given the observed steps, and the seconds of the start.
 Choose = Callable[[StepStatistics, float], ProfilerWindow | None]

@@ -19,15 +19,15 @@ from torchdoctor.observe.events import Events, read_channel
 from torchdoctor.observe.joined_window import JoinedWindow
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
 from torchdoctor.observe.steps import step_durations, step_statistics
-from torchdoctor.words import (
+from torchdoctor.schema import (
     ProcessFacts,
     ProgramFailure,
     SensorStatistics,
     StepStatistics,
     Workload,
 )
-from torchdoctor.words.errors import NoStepFound, ProgramFailed, TimedOut, UsageError
-from torchdoctor.words.program import ANALYSED
+from torchdoctor.schema.errors import NoStepFound, ProgramFailed, TimedOut, UsageError
+from torchdoctor.schema.program import ANALYSED
 
 if TYPE_CHECKING:
     from torchdoctor.trace.ranks import RankTrace

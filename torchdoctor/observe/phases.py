@@ -10,7 +10,7 @@ import numpy as np
 
 from torchdoctor.observe.events import Events, learning_rows
 from torchdoctor.probe import step_log
-from torchdoctor.words import UnobservedPhase
+from torchdoctor.schema import UnobservedPhase
 
 _FEWEST_CALLS = 3  # of models, to be a phase
 _LEAST = 0.05  # of the measured time

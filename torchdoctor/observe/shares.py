@@ -2,10 +2,10 @@
 
 from dataclasses import asdict, replace
 
-from torchdoctor.facts.lookup import reading_wait_s, training_wait_s, unlike_profiled
-from torchdoctor.facts.stacks import inline_preparation
-from torchdoctor.words import Recording, SensorStatistics, Shares, StepStatistics, TraceStatistics
-from torchdoctor.words.figures import percent, seconds
+from torchdoctor.queries.lookup import reading_wait_s, training_wait_s, unlike_profiled
+from torchdoctor.queries.stacks import inline_preparation
+from torchdoctor.schema import Recording, SensorStatistics, Shares, StepStatistics, TraceStatistics
+from torchdoctor.schema.figures import percent, seconds
 
 _DISAGREE = 0.10
 _WORTH_COUNTING = 0.01

@@ -12,9 +12,9 @@ import numpy as np
 
 from torchdoctor.observe.events import Events, learning_rows
 from torchdoctor.probe import step_log
+from torchdoctor.schema import Boundary, Location, ProcessFacts
 from torchdoctor.steps import evidence
 from torchdoctor.steps.rule import Decision, StepRule
-from torchdoctor.words import Boundary, Location, ProcessFacts
 
 _BEGINS = {
     "loader": step_log.FETCH_BEGIN,

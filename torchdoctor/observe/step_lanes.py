@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from torchdoctor.observe.events import Events
 from torchdoctor.observe.steps import PHASES, phase_after
+from torchdoctor.schema.figures import PHASE_LABELS
+from torchdoctor.schema.intervals import Intervals, join, subtract, union
 from torchdoctor.trace.columns import Table, Trace, is_step, named, of_fetching_thread
 from torchdoctor.trace.timeline import build_timeline
-from torchdoctor.words.figures import PHASE_LABELS
-from torchdoctor.words.intervals import Intervals, join, subtract, union
 
 _STEPS = 3
 # The second is how traces of 2021 and before name it.

@@ -21,8 +21,8 @@ from torchdoctor.observe.growth import growth_of
 from torchdoctor.observe.phases import unobserved_phases
 from torchdoctor.observe.step_finding import StepsFound, boundary_rows
 from torchdoctor.probe import step_log
-from torchdoctor.words import Boundary, StepStatistics
-from torchdoctor.words.report import TWO_MODES
+from torchdoctor.schema import Boundary, StepStatistics
+from torchdoctor.schema.report import TWO_MODES
 
 PHASES = ("other", "optimizer", "forward", "backward", "data_wait", "h2d_copy")
 _OTHER = 0

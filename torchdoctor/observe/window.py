@@ -7,7 +7,7 @@ from typing import Any
 
 from torchdoctor.observe.steps import LEAST_WARMUP
 from torchdoctor.probe.hooks.analysis import ANALYSED_STEPS
-from torchdoctor.words import LoaderFacts, StepStatistics
+from torchdoctor.schema import LoaderFacts, StepStatistics
 
 LEAST_STEPS = 30
 FEWEST_WARMUP, FEWEST_STEPS = 3, 5  # where steps are so long that the budget allows no more

@@ -2,5 +2,5 @@
 
 In: a report.
 Out: text and files.
-May import: words, facts, machine, probe, trace, advice, observe, pairs.
+May import: schema, queries, machine, probe, trace, advice, observe, bench.
 """

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.bounds import bound_of
-from torchdoctor.words import Bound, Report, Touched
-from torchdoctor.words.report import Finding
-from torchdoctor.words.traced import MATTERS
+from torchdoctor.queries.bounds import bound_of
+from torchdoctor.schema import Bound, Report, Touched
+from torchdoctor.schema.report import Finding
+from torchdoctor.schema.traced import MATTERS
 
 
 def worth_of(bounds: Sequence[Bound | None]) -> str:

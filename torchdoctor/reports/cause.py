@@ -8,8 +8,8 @@ from torchdoctor.reports import own_code
 from torchdoctor.reports.document import Block, sentences
 from torchdoctor.reports.verdict import Statement, quoted, statements
 from torchdoctor.reports.wording import LONGEST_PLACE
-from torchdoctor.words import Evidence, Report
-from torchdoctor.words.figures import clean, place
+from torchdoctor.schema import Evidence, Report
+from torchdoctor.schema.figures import clean, place
 
 _LONGEST_PROOF = 150  # characters: two lines of a narrow terminal
 _NOT_PROFILED = "No profiler window fitted into the budget: its operators are not known."

@@ -11,9 +11,9 @@ from torchdoctor.reports.document import (
     sentences,
     table,
 )
-from torchdoctor.words import Note
-from torchdoctor.words.comparison import Comparison, Difference, FindingChange, OperatorChange
-from torchdoctor.words.figures import (
+from torchdoctor.schema import Note
+from torchdoctor.schema.comparison import Comparison, Difference, FindingChange, OperatorChange
+from torchdoctor.schema.figures import (
     MISSING,
     PHASE_LABELS,
     SHARE_LABELS,

@@ -22,8 +22,8 @@ from torchdoctor.reports.trial_rows import (
     verdict_of,
 )
 from torchdoctor.reports.vocabulary import compared, step_of
-from torchdoctor.words import Finding, RecommendedFix, Report
-from torchdoctor.words.figures import (
+from torchdoctor.schema import Finding, RecommendedFix, Report
+from torchdoctor.schema.figures import (
     clean,
     fix_with_settings,
     fixes_alone,

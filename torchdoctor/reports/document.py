@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torchdoctor.words import Interval, Note
+from torchdoctor.schema import Interval, Note
 
 PAGE_NAME = "report.html"  # in the run folder
 HINT = "details: the same command with --details"

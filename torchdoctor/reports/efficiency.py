@@ -1,8 +1,8 @@
 """One line of what was measured by tokens, arithmetic and energy, and of what would be saved."""
 
 from torchdoctor.reports.vocabulary import step_of
-from torchdoctor.words import Interval, Report, Saving
-from torchdoctor.words.figures import percent, quantity
+from torchdoctor.schema import Interval, Report, Saving
+from torchdoctor.schema.figures import percent, quantity
 
 
 def line(report: Report, with_samples: bool = False) -> str:

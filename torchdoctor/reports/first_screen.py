@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.hardware import load_of
-from torchdoctor.facts.outcomes import is_proven, most_promising, value_of
+from torchdoctor.queries.hardware import load_of
+from torchdoctor.queries.outcomes import is_proven, most_promising, value_of
 from torchdoctor.reports import (
     efficiency,
     handed_out,
@@ -45,7 +45,7 @@ from torchdoctor.reports.trial_rows import (
 )
 from torchdoctor.reports.vocabulary import compared, step_of
 from torchdoctor.reports.wording import LONGEST_PLACE
-from torchdoctor.words import (
+from torchdoctor.schema import (
     NOT_WORTH_ITS_TIME,
     OUT_OF_TIME,
     Bound,
@@ -58,7 +58,7 @@ from torchdoctor.words import (
     Trial,
     set_of,
 )
-from torchdoctor.words.figures import (
+from torchdoctor.schema.figures import (
     clean,
     counted,
     duration,
@@ -73,7 +73,7 @@ from torchdoctor.words.figures import (
     seconds,
     speedup,
 )
-from torchdoctor.words.traced import MATTERS
+from torchdoctor.schema.traced import MATTERS
 
 _MOST_TRIALS = 7
 _MOST_FIXES = 4

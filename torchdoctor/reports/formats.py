@@ -24,10 +24,10 @@ from torchdoctor.reports.document import PAGE_NAME, Document, prose
 from torchdoctor.reports.pictures import pictures
 from torchdoctor.reports.run_columns import read_measured
 from torchdoctor.reports.summary import summarized
-from torchdoctor.words import Finding, Report, Trial
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import clean, duration, fixes_with_settings, relative
-from torchdoctor.words.record_files import encode, write_text
+from torchdoctor.schema import Finding, Report, Trial
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import clean, duration, fixes_with_settings, relative
+from torchdoctor.schema.record_files import encode, write_text
 
 FORMATS = ("text", "html", "markdown", "json", "sarif")
 _LEVELS = {"high": "warning", "moderate": "warning", "advice": "note"}

@@ -14,8 +14,8 @@ from torchdoctor.reports.document import (
     sentences,
     table,
 )
-from torchdoctor.words import Interval, Note, figures
-from torchdoctor.words.gate import GateMetric, GateReport
+from torchdoctor.schema import Interval, Note, figures
+from torchdoctor.schema.gate import GateMetric, GateReport
 
 WEAK = ("perhaps slower", "not seen well enough")  # of a row whose gate passes all the same
 _TONES = {"not slower": "good", "slower": "bad"}

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchdoctor.facts.outcomes import is_proven
+from torchdoctor.queries.outcomes import is_proven
 from torchdoctor.reports import wording
 from torchdoctor.reports.trial_rows import CORRECTED, not_tried, training, verdict_of
 from torchdoctor.reports.vocabulary import compared
-from torchdoctor.words import (
+from torchdoctor.schema import (
     FixSet,
     Interval,
     PatchTrial,
@@ -18,8 +18,8 @@ from torchdoctor.words import (
     Report,
     set_of,
 )
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import (
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import (
     clean,
     counted,
     fix_with_settings,
@@ -281,7 +281,7 @@ def patch_commands(
     sets = [joint] * whole + [[fix] for fix in fixes if fix.edit and fix not in joint]
     commands = []
     for edited in sets:
-        options = "".join(f" --fix {shlex.quote(fix.fix)}" for fix in edited)
+        options = "".join(f" --fixes {shlex.quote(fix.fix)}" for fix in edited)
         commands += _command(report, edited, print_it + options)
     return commands
 
@@ -299,7 +299,7 @@ def remarks(report: Report, applied: bool = False) -> list[str]:
     """Return lines for the user, in order; never part of the diff, which may be `applied`."""
     recommended = report.recommendation
     beside = [fix.fix for fix in recommended.also_offered if fix.edit]
-    elsewhere = [f"Other edits, one with each --fix ID: {', '.join(beside)}."] if beside else []
+    elsewhere = [f"Other edits, one with each --fixes ID: {', '.join(beside)}."] if beside else []
     if not recommended.fixes:
         nothing = "The report recommends no fix: there is no diff, and nothing to apply."
         return [nothing if applied else f"{nothing} {_GIT}", *elsewhere]

@@ -8,8 +8,8 @@ from pathlib import Path
 from torchdoctor.reports import document as blocks
 from torchdoctor.reports.document import Block, Document, Section
 from torchdoctor.reports.pictures import Picture
-from torchdoctor.words import Note
-from torchdoctor.words.figures import clean, says_something, visible
+from torchdoctor.schema import Note
+from torchdoctor.schema.figures import clean, says_something, visible
 
 _FOLDER = Path(__file__).parent / "page"
 # The browser itself refuses to load anything.

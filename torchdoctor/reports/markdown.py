@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from torchdoctor.reports import document as blocks
 from torchdoctor.reports.document import Block, Document, Section
-from torchdoctor.words import Note
-from torchdoctor.words.figures import clean, visible
+from torchdoctor.schema import Note
+from torchdoctor.schema.figures import clean, visible
 
 # Entities where the Markdown of TensorBoard's TEXT tab knows no backslash.
 _ENTITIES = {"&": "&amp;", "|": "&#124;", "<": "&lt;", ">": "&gt;", "~": "&#126;"}

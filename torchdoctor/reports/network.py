@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from torchdoctor.reports.document import Block, sentences, table
-from torchdoctor.words import HostContact, NetworkUse
-from torchdoctor.words.figures import clean, counted
+from torchdoctor.schema import HostContact, NetworkUse
+from torchdoctor.schema.figures import clean, counted
 
 _MOST_NAMED = 2
 _COLUMNS = ["host", "launches", "connections", "HTTP methods", "sends"]

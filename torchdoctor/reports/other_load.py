@@ -1,8 +1,8 @@
 """What other programs held while fixes were tried, as sentences for every kind of report."""
 
-from torchdoctor.facts.hardware import much_load
+from torchdoctor.queries.hardware import much_load
 from torchdoctor.reports.document import Block, KeyFigures
-from torchdoctor.words import Report
+from torchdoctor.schema import Report
 
 
 def held(report: Report) -> str:

@@ -3,14 +3,14 @@
 from collections.abc import Sequence, Set
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.bounds import LARGEST_BOUND
-from torchdoctor.facts.known_shapes import known_shapes
+from torchdoctor.queries.bounds import LARGEST_BOUND
+from torchdoctor.queries.known_shapes import known_shapes
 from torchdoctor.reports.document import Block, KeyFigures
 from torchdoctor.reports.vocabulary import step_of
 from torchdoctor.reports.wording import LONGEST_PLACE
-from torchdoctor.words import Evidence, Report
-from torchdoctor.words.figures import clean, percent, place, ratio
-from torchdoctor.words.report import Finding
+from torchdoctor.schema import Evidence, Report
+from torchdoctor.schema.figures import clean, percent, place, ratio
+from torchdoctor.schema.report import Finding
 
 _MOST = 2
 _HALF = 0.5

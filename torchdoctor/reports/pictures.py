@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.outcomes import value_of
 from torchdoctor.machine.sensor_columns import sensor_curves
 from torchdoctor.observe.events import evaluation_mask
 from torchdoctor.observe.step_lanes import lanes_of_events
 from torchdoctor.observe.steps import step_numbers
 from torchdoctor.probe import step_log
+from torchdoctor.queries.outcomes import value_of
 from torchdoctor.reports.run_columns import Measured, Observed, profiled_lanes, read_measured
 from torchdoctor.reports.time_parts import replayed_gains, time_bars
 from torchdoctor.reports.trial_rows import figures_of, measured, verdict_of
 from torchdoctor.reports.vocabulary import step_of, steps_of
-from torchdoctor.words import Report, TraceStatistics
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import (
+from torchdoctor.schema import Report, TraceStatistics
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import (
     SHARE_LABELS,
     clean,
     fixes_with_settings,
@@ -33,8 +33,8 @@ from torchdoctor.words.figures import (
     speedup,
     visible,
 )
-from torchdoctor.words.intervals import without_gaps
-from torchdoctor.words.record_files import RECORDING_NAME, read_recording
+from torchdoctor.schema.intervals import without_gaps
+from torchdoctor.schema.record_files import RECORDING_NAME, read_recording
 
 _MOST_STEPS, _MOST_SAMPLES, _MOST_MARKED = 4000, 1200, 500  # points in one picture
 _BINS = 48

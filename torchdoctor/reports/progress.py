@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from torchdoctor.words import ProgressEvent
-from torchdoctor.words.figures import clean, duration
+from torchdoctor.schema import ProgressEvent
+from torchdoctor.schema.figures import clean, duration
 
 _NEWS_EVERY_S = 15.0
 _SILENT_S = 30.0  # a pipe that says nothing for longer looks like a program that hangs

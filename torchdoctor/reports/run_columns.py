@@ -8,15 +8,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.bench.launch_timing import main_process, measured_windows
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.observe.events import Events, read_channel, read_observed
 from torchdoctor.observe.step_finding import boundary_rows, training_processes
 from torchdoctor.observe.step_lanes import StepLanes, lanes_of_trace
-from torchdoctor.pairs.launch_timing import main_process, measured_windows
+from torchdoctor.schema import Boundary, Report, set_of
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import bytes_of
 from torchdoctor.trace.reader import read_trace
-from torchdoctor.words import Boundary, Report, set_of
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import bytes_of
 
 Edges = NDArray[np.int64]  # times in ns of the boundaries of a launch's steps, shape (steps + 1,)
 

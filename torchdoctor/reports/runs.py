@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.outcomes import is_proven
+from torchdoctor.queries.outcomes import is_proven
 from torchdoctor.reports.document import Document, Row, sections, table
 from torchdoctor.reports.formats import program
-from torchdoctor.words import set_of
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import SHARE_LABELS, counted, fixes_alone, percent, speedup
-from torchdoctor.words.record_files import read_report
+from torchdoctor.schema import set_of
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import SHARE_LABELS, counted, fixes_alone, percent, speedup
+from torchdoctor.schema.record_files import read_report
 
 
 def document(files: Sequence[Path]) -> Document:

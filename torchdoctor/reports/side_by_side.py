@@ -9,9 +9,9 @@ from torchdoctor.reports import html
 from torchdoctor.reports.pictures import Picture, steps_picture
 from torchdoctor.reports.run_columns import read_measured
 from torchdoctor.reports.time_parts import PHASE_COLOURS
-from torchdoctor.words import Interval, Report
-from torchdoctor.words.comparison import ComparedSide, Comparison
-from torchdoctor.words.figures import (
+from torchdoctor.schema import Interval, Report
+from torchdoctor.schema.comparison import ComparedSide, Comparison
+from torchdoctor.schema.figures import (
     PHASE_LABELS,
     SHARE_LABELS,
     clean,
@@ -20,7 +20,7 @@ from torchdoctor.words.figures import (
     shorten_left,
     speedup,
 )
-from torchdoctor.words.gate import GateMetric, GateReport
+from torchdoctor.schema.gate import GateMetric, GateReport
 
 _NAME = 24  # characters of a side's name
 _GATE_AXIS = "faster ← 1x → slower"

@@ -14,11 +14,11 @@ import msgspec
 from torchdoctor.machine.processes import is_alive
 from torchdoctor.reports import summary as summaries
 from torchdoctor.reports.wording import in_one_line
-from torchdoctor.words import ProgressEvent, Report
-from torchdoctor.words.errors import TorchdoctorError, UsageError
-from torchdoctor.words.figures import clean, duration
-from torchdoctor.words.record_files import bytes_of, encoded, write_atomically
-from torchdoctor.words.summary import NextCommand, Summary
+from torchdoctor.schema import ProgressEvent, Report
+from torchdoctor.schema.errors import TorchdoctorError, UsageError
+from torchdoctor.schema.figures import clean, duration
+from torchdoctor.schema.record_files import bytes_of, encoded, write_atomically
+from torchdoctor.schema.summary import NextCommand, Summary
 
 STATUS_NAME = "status.json"
 LOG_NAME = "run.log"

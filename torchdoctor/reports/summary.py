@@ -10,15 +10,15 @@ from dataclasses import replace
 import msgspec
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.outcomes import is_proven
+from torchdoctor.queries.outcomes import is_proven
 from torchdoctor.reports import efficiency, handed_out, wording
 from torchdoctor.reports.document import prose
 from torchdoctor.reports.verdict import statements
-from torchdoctor.words import Location, RecommendedFix, Report, set_of
-from torchdoctor.words.comparison import Comparison
-from torchdoctor.words.figures import clean, counted, fixes_with_settings, place, speedup
-from torchdoctor.words.gate import GateReport
-from torchdoctor.words.summary import MOST_BYTES, NextCommand, SummarizedFixes, Summary
+from torchdoctor.schema import Location, RecommendedFix, Report, set_of
+from torchdoctor.schema.comparison import Comparison
+from torchdoctor.schema.figures import clean, counted, fixes_with_settings, place, speedup
+from torchdoctor.schema.gate import GateReport
+from torchdoctor.schema.summary import MOST_BYTES, NextCommand, SummarizedFixes, Summary
 
 _LONGEST, _SHORTEST = 400, 60  # characters of a text; where all are too long, it is halved
 _MOST_FIXES = 3

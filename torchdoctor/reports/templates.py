@@ -12,7 +12,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchdoctor.words.figures import counted, memory, percent, place, ratio, relative, seconds
+from torchdoctor.schema.figures import counted, memory, percent, place, ratio, relative, seconds
 
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 _COMMA = ", "

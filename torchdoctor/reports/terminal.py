@@ -13,8 +13,8 @@ from rich.text import Text
 
 from torchdoctor.reports import document as blocks
 from torchdoctor.reports.document import Block, Document, Section
-from torchdoctor.words import Interval, Note
-from torchdoctor.words.figures import clean, visible
+from torchdoctor.schema import Interval, Note
+from torchdoctor.schema.figures import clean, visible
 
 WIDTH = 100
 _MARGIN = 2

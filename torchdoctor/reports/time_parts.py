@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from torchdoctor.advice.diagnosis import bound
-from torchdoctor.facts.bounds import LARGEST_BOUND
-from torchdoctor.facts.lookup import exposed_python, unlike_profiled
+from torchdoctor.queries.bounds import LARGEST_BOUND
+from torchdoctor.queries.lookup import exposed_python, unlike_profiled
 from torchdoctor.reports.document import Bar
 from torchdoctor.reports.vocabulary import step_of
-from torchdoctor.words import Report, Shares, TriedCeiling, figures
-from torchdoctor.words.traced import MATTERS
+from torchdoctor.schema import Report, Shares, TriedCeiling, figures
+from torchdoctor.schema.traced import MATTERS
 
 BOUNDS_TITLE = "Upper bounds: the program run without a cost"
 REPLAY_TITLE = "Upper bounds: the trace replayed without a cost, not measured"

@@ -1,9 +1,9 @@
 """Ranks and operators of a trace as lines of text."""
 
-from torchdoctor.facts import scaling
-from torchdoctor.words import MatrixWork, Operator, Report, TraceStatistics
-from torchdoctor.words.figures import clean, counted, percent, seconds
-from torchdoctor.words.traced import KNOWN_ENOUGH
+from torchdoctor.queries import scaling
+from torchdoctor.schema import MatrixWork, Operator, Report, TraceStatistics
+from torchdoctor.schema.figures import clean, counted, percent, seconds
+from torchdoctor.schema.traced import KNOWN_ENOUGH
 
 _MOST = 5
 _NAME = 40

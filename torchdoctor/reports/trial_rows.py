@@ -4,10 +4,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from torchdoctor.facts.outcomes import is_proven, value_of
+from torchdoctor.queries.outcomes import is_proven, value_of
 from torchdoctor.reports.vocabulary import compared, step_of, steps_of
-from torchdoctor.words import NOT_WORTH_ITS_TIME, Report, Trial
-from torchdoctor.words.figures import (
+from torchdoctor.schema import NOT_WORTH_ITS_TIME, Report, Trial
+from torchdoctor.schema.figures import (
     clean,
     counted,
     duration,
@@ -17,7 +17,7 @@ from torchdoctor.words.figures import (
     says_something,
     speedup,
 )
-from torchdoctor.words.traced import MATTERS
+from torchdoctor.schema.traced import MATTERS
 
 _VERDICTS = {"same": "no difference", "slower": "slower"}
 LOOKS_FASTER = "looks faster, not proven"

@@ -1,7 +1,7 @@
 """What the measured steps do not show of a training, as sentences for every kind of report."""
 
-from torchdoctor.words import Report, UnobservedPhase
-from torchdoctor.words.figures import counted, seconds
+from torchdoctor.schema import Report, UnobservedPhase
+from torchdoctor.schema.figures import counted, seconds
 
 
 def sentences(report: Report) -> list[str]:

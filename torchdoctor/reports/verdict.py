@@ -7,7 +7,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import bound
 from torchdoctor.reports import remarks, templates
 from torchdoctor.reports.vocabulary import of_verdict, vocabulary
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Diagnosis,
     Evidence,
     Finding,
@@ -21,7 +21,7 @@ from torchdoctor.words import (
     Verdict,
     VerdictPart,
 )
-from torchdoctor.words.figures import percent
+from torchdoctor.schema.figures import percent
 
 # By `Verdict.kind`. Kinds that are not here have no text of their own.
 _KINDS = {

@@ -1,6 +1,6 @@
 """The words by which a report names what its figures are of: a step, the trace, the device."""
 
-from torchdoctor.words import Report
+from torchdoctor.schema import Report
 
 _ACCELERATORS = ("mtia", "hpu")  # whose makers do not call them GPUs
 _WHOLE_TRACE = "the trace"

@@ -3,7 +3,7 @@
 import re
 
 from torchdoctor.reports.vocabulary import step_of, steps_of
-from torchdoctor.words import (
+from torchdoctor.schema import (
     Environment,
     ProgramFailure,
     Recommendation,
@@ -12,8 +12,8 @@ from torchdoctor.words import (
     Trial,
     WorkloadRecord,
 )
-from torchdoctor.words.errors import ProgramFailed, TorchdoctorError
-from torchdoctor.words.figures import (
+from torchdoctor.schema.errors import ProgramFailed, TorchdoctorError
+from torchdoctor.schema.figures import (
     clean,
     counted,
     percent,

@@ -2,5 +2,5 @@
 
 In: trace files.
 Out: `TraceStatistics`, with the shares of the step and predictions.
-May import: words, facts.
+May import: schema, queries.
 """

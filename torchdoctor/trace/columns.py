@@ -13,7 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.facts.stacks import is_users
+from torchdoctor.queries.stacks import is_users
+from torchdoctor.schema.evidence import Evidence, fact
+from torchdoctor.schema.intervals import Intervals, union
 from torchdoctor.trace.files import Slice, SliceArgs
 from torchdoctor.trace.foreign import whole_number
 from torchdoctor.trace.kinds import (
@@ -28,8 +30,6 @@ from torchdoctor.trace.kinds import (
     table_of,
 )
 from torchdoctor.trace.product_sizes import PRODUCT_OPERATORS, ProductInputs
-from torchdoctor.words.evidence import Evidence, fact
-from torchdoctor.words.intervals import Intervals, union
 
 ACCUMULATED = "torch::autograd::AccumulateGrad"  # its input is the gradient of one parameter
 _BYTES = {

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.schema import KernelTime, RuntimeCall
+from torchdoctor.schema.intervals import Intervals, exposed_in_order, intersect, union
 from torchdoctor.trace import kinds
 from torchdoctor.trace.columns import Ints, Mask, Table, Trace, is_step, named, once, rows_by
 from torchdoctor.trace.nesting import innermost, launch_rows, operator_nesting
 from torchdoctor.trace.timeline import ASKS, Steps, Timeline, begins_context
-from torchdoctor.words import KernelTime, RuntimeCall
-from torchdoctor.words.intervals import Intervals, exposed_in_order, intersect, union
 
 SHORT_KERNEL_NS = 10_000
 _LISTED = 8

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.schema.intervals import EMPTY, Intervals, Ints, join, subtract
 from torchdoctor.trace.columns import Mask, Table, Trace, is_loader, main_thread, named, rows_by
 from torchdoctor.trace.kinds import COPY_CALL, KERNEL, MEMCPY, is_communication
 from torchdoctor.trace.nesting import launch_rows
 from torchdoctor.trace.timeline import Timeline
-from torchdoctor.words.intervals import EMPTY, Intervals, Ints, join, subtract
 
 CLOCK_NS = 5_000  # by how much the clocks of host and device may disagree
 UNEXPLAINED_NS = 20_000  # a start this much later than explained waits for something unknown

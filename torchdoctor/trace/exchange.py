@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torchdoctor.schema.traced import CollectiveKind, GradientExchange
 from torchdoctor.trace.columns import ACCUMULATED, Ints, Mask, Trace, named
 from torchdoctor.trace.foreign import dictionary, whole_number
 from torchdoctor.trace.kinds import KERNEL, is_communication
 from torchdoctor.trace.nesting import innermost, launch_rows, nest
 from torchdoctor.trace.timeline import Steps, Timeline
-from torchdoctor.words.traced import CollectiveKind, GradientExchange
 
 _KINDS = {
     "all-reduce": re.compile(r"all_?reduce", re.IGNORECASE),

@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from torchdoctor.schema.errors import NoTrace, UsageError
+from torchdoctor.schema.evidence import Evidence, fact
 from torchdoctor.trace.foreign import real_number, whole_number
-from torchdoctor.words.errors import NoTrace, UsageError
-from torchdoctor.words.evidence import Evidence, fact
 
 # Where one event ends and the next begins, or the array ends. Decoding proves a cut right: one
 # inside a string or a nested list leaves a run that is no valid JSON.

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchdoctor.words.evidence import Evidence, fact
-from torchdoctor.words.record_files import parsed_toml
+from torchdoctor.schema.evidence import Evidence, fact
+from torchdoctor.schema.record_files import parsed_toml
 
 OUR_CATEGORY = "torchdoctor"  # of what `trace_annotate` adds to a copy
 DEVICE_KINDS = ("kernel", "memcpy", "memset")

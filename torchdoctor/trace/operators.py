@@ -15,7 +15,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.facts.stacks import FRAME
+from torchdoctor.queries.stacks import FRAME
+from torchdoctor.schema import (
+    Location,
+    Operator,
+    PointwiseChain,
+    PointwiseChains,
+    TracedCompilation,
+)
+from torchdoctor.schema.intervals import Intervals, join, subtract, union
+from torchdoctor.schema.traced import LISTED_OPERATORS
 from torchdoctor.trace.columns import Ints, Mask, Table, Trace, named, of_fetching_thread
 from torchdoctor.trace.device import device_time
 from torchdoctor.trace.kinds import kernel_kinds
@@ -23,9 +32,6 @@ from torchdoctor.trace.nesting import Nesting, innermost, launch_rows, nest, ope
 from torchdoctor.trace.product_sizes import product_sizes
 from torchdoctor.trace.python import user_frame
 from torchdoctor.trace.timeline import Steps, Timeline
-from torchdoctor.words import Location, Operator, PointwiseChain, PointwiseChains, TracedCompilation
-from torchdoctor.words.intervals import Intervals, join, subtract, union
-from torchdoctor.words.traced import LISTED_OPERATORS
 
 # A slow core does this in under 50 us: 5 GFLOP/s, and 25 ns for each result of an exponential.
 _FEWEST_FLOPS = 250_000

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from torchdoctor.schema import TracedPart
+from torchdoctor.schema.intervals import EMPTY, Intervals, join, subtract, union
 from torchdoctor.trace import kinds
 from torchdoctor.trace.columns import ACCUMULATED, Ints, Mask, Table, Trace, named, once
 from torchdoctor.trace.device import allocates, copy_sides, device_time
@@ -18,8 +20,6 @@ from torchdoctor.trace.nesting import innermost, launch_rows, nest, operator_nes
 from torchdoctor.trace.operators import LARGE_OPERATOR_NS, LONG_IDLE_NS, OPTIMIZER, HostWork
 from torchdoctor.trace.products import float32_matrix_kernels
 from torchdoctor.trace.timeline import Timeline
-from torchdoctor.words import TracedPart
-from torchdoctor.words.intervals import EMPTY, Intervals, join, subtract, union
 
 _CONVOLUTION = re.compile(r"(?:aten::|cudnn|miopen)\w*conv(?!ert)")
 _PRODUCT = re.compile(

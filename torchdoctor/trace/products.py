@@ -9,7 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.facts.gpu_data_sheets import DataSheet, data_sheet
+from torchdoctor.queries.gpu_data_sheets import DataSheet, data_sheet
+from torchdoctor.schema import MatrixProduct, MatrixWork
+from torchdoctor.schema.traced import KNOWN_ENOUGH, UnevenSize
 from torchdoctor.trace import kinds
 from torchdoctor.trace.columns import Ints, Mask, Table, Trace, named, once
 from torchdoctor.trace.device import device_time
@@ -23,8 +25,6 @@ from torchdoctor.trace.product_sizes import (
 from torchdoctor.trace.program import gpus
 from torchdoctor.trace.python import user_frame
 from torchdoctor.trace.timeline import Timeline
-from torchdoctor.words import MatrixProduct, MatrixWork
-from torchdoctor.words.traced import KNOWN_ENOUGH, UnevenSize
 
 _PRECISION = {"double": "float64", "float": "float32", "half": "float16", "bfloat16": "bfloat16"}
 _BYTES = {"float64": 8, "float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1}

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from torchdoctor.schema import Gpu
+from torchdoctor.schema.intervals import subtract
 from torchdoctor.trace.columns import Trace, is_step, named, once, threads_of
 from torchdoctor.trace.foreign import dictionaries, dictionary, text, whole_number
 from torchdoctor.trace.kinds import KERNEL, kernel_kinds
 from torchdoctor.trace.timeline import Timeline, host_collectives
-from torchdoctor.words import Gpu
-from torchdoctor.words.intervals import subtract
 
 _BACKWARD = re.compile(r"[bB]ackward|autograd::engine|AccumulateGrad")
 _STEPS = re.compile(r"^Optimizer\.|_fused_(?:adam|sgd|adagrad)|_foreach_(?:add|mul|div|lerp|norm)")

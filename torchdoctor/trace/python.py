@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.facts.stacks import FRAME, is_users
+from torchdoctor.queries.stacks import FRAME, is_users
+from torchdoctor.schema import Location, PythonCall, PythonPlace
+from torchdoctor.schema.intervals import Intervals, intersect
 from torchdoctor.trace.columns import Ints, Table, Trace, main_thread, named, rows_by
 from torchdoctor.trace.nesting import nest
 from torchdoctor.trace.timeline import Timeline
-from torchdoctor.words import Location, PythonCall, PythonPlace
-from torchdoctor.words.intervals import Intervals, intersect
 
 HOST_BRANCHES = ("runtime", "data_loader", "cpu", "other")
 _LISTED = 5

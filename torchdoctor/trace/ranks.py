@@ -12,6 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from torchdoctor.schema import Environment, TraceStatistics
+from torchdoctor.schema.errors import NoTrace, UsageError
+from torchdoctor.schema.evidence import Evidence, fact
+from torchdoctor.schema.intervals import union
 from torchdoctor.trace.columns import Ints, Trace, is_step, named
 from torchdoctor.trace.exchange import collective_calls
 from torchdoctor.trace.files import trace_paths
@@ -20,10 +24,6 @@ from torchdoctor.trace.program import gpus
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 from torchdoctor.trace.timeline import Timeline, build_timeline, host_collectives
-from torchdoctor.words import Environment, TraceStatistics
-from torchdoctor.words.errors import NoTrace, UsageError
-from torchdoctor.words.evidence import Evidence, fact
-from torchdoctor.words.intervals import union
 
 # Broadcasts and point-to-point calls may end on one rank long before they do on another: they
 # count where their ends turn out to lie together.

@@ -6,11 +6,11 @@ from typing import BinaryIO
 
 import numpy as np
 
+from torchdoctor.schema.errors import NoTrace
+from torchdoctor.schema.evidence import fact
+from torchdoctor.schema.record_files import open_regular
 from torchdoctor.trace.columns import Columns, Trace, is_step, named, threads_of
 from torchdoctor.trace.files import BLOCK_BYTES, TraceFile
-from torchdoctor.words.errors import NoTrace
-from torchdoctor.words.evidence import fact
-from torchdoctor.words.record_files import open_regular
 
 _OWN = "pass a file that torch.profiler's export_chrome_trace wrote"
 

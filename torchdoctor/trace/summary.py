@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from torchdoctor.schema import Shares, TraceStatistics
+from torchdoctor.schema.evidence import Evidence, fact
+from torchdoctor.schema.intervals import Intervals, union
 from torchdoctor.trace.columns import Trace, is_loader, named, of_fetching_thread
 from torchdoctor.trace.device import allocation, runtime_calls, summarise_copies, summarise_device
 from torchdoctor.trace.exchange import collective_kinds, gradient_exchange
@@ -39,9 +42,6 @@ from torchdoctor.trace.timeline import (
     unusual_part,
 )
 from torchdoctor.trace.what_if import what_if
-from torchdoctor.words import Shares, TraceStatistics
-from torchdoctor.words.evidence import Evidence, fact
-from torchdoctor.words.intervals import Intervals, union
 
 _LONG = 0.3  # of the longest wait: the others found their batch ready
 _FEWEST = 3  # long waits, equally far apart

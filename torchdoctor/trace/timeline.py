@@ -18,6 +18,12 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
+from torchdoctor.schema import Finding, Recording, Shares, TraceStatistics
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.evidence import Evidence, fact
+from torchdoctor.schema.figures import SHARE_LABELS
+from torchdoctor.schema.intervals import EMPTY, Intervals, intersect, join, subtract
+from torchdoctor.schema.record_files import replacing
 from torchdoctor.trace.columns import (
     Ints,
     Mask,
@@ -33,12 +39,6 @@ from torchdoctor.trace.columns import (
 from torchdoctor.trace.files import TraceFile
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, OUR_CATEGORY, is_communication
 from torchdoctor.trace.nesting import launch_rows, operator_nesting
-from torchdoctor.words import Finding, Recording, Shares, TraceStatistics
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.evidence import Evidence, fact
-from torchdoctor.words.figures import SHARE_LABELS
-from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract
-from torchdoctor.words.record_files import replacing
 
 # The order in which branches claim time. Collective kernels come right after the others, so that
 # gpu + communication is the time under any kernel, whatever the collective's operator is called.

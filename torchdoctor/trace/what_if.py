@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.schema.evidence import Evidence, fact
+from torchdoctor.schema.intervals import Ints
+from torchdoctor.schema.traced import BranchReplay, WhatIf
 from torchdoctor.trace.columns import Mask, Table, Trace
 from torchdoctor.trace.device_order import (
     NEVER,
@@ -27,9 +30,6 @@ from torchdoctor.trace.device_order import (
     too_many_pairs,
 )
 from torchdoctor.trace.timeline import Steps, Timeline
-from torchdoctor.words.evidence import Evidence, fact
-from torchdoctor.words.intervals import Ints
-from torchdoctor.words.traced import BranchReplay, WhatIf
 
 ROOT = 0
 COSTS = {

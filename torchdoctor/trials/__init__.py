@@ -2,5 +2,5 @@
 
 In: candidates, a budget, launches.
 Out: trials with verdicts, a recommendation.
-May import: words, facts, machine, launch, advice, observe, pairs.
+May import: schema, queries, machine, launch, advice, observe, bench.
 """

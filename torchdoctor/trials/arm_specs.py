@@ -6,15 +6,15 @@ from pathlib import Path
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import SourcePatch, source_patch
-from torchdoctor.facts.lookup import allows_second_loader, training_loaders
 from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec, Switching
 from torchdoctor.observe.window import prepared_ahead
-from torchdoctor.words import FixSet, LoaderFacts, Recording
-from torchdoctor.words.figures import fixes_with_settings
-from torchdoctor.words.specs import FixSpec, SwitchSpec
+from torchdoctor.queries.lookup import allows_second_loader, training_loaders
+from torchdoctor.schema import FixSet, LoaderFacts, Recording
+from torchdoctor.schema.figures import fixes_with_settings
+from torchdoctor.schema.specs import FixSpec, SwitchSpec
 
 PATCH = "patch"
-CEILING = "ceiling-"
+ABLATION = "ceiling-"
 _DRAINED = 2.0  # times the stock, as it is filled while it is used
 
 
@@ -24,7 +24,7 @@ class ArmSpecs:
     def __init__(self, fixes: Mapping[str, FixSpec], recording: Recording, kind: str = "") -> None:
         ceilings = catalogue.ceilings().items()
         self._fixes = dict(fixes)
-        self._specs: dict[str, SwitchSpec] = {**fixes, **{CEILING + x: y for x, y in ceilings}}
+        self._specs: dict[str, SwitchSpec] = {**fixes, **{ABLATION + x: y for x, y in ceilings}}
         self._recording = recording
         self._kind = kind
         self._loaders = training_loaders(recording)

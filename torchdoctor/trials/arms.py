@@ -8,11 +8,11 @@ from typing import Any
 
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import BASELINE, LaunchSpec
+from torchdoctor.schema import Candidate, FixSet, LaunchTiming, Recording
+from torchdoctor.schema.figures import fixes_with_settings
+from torchdoctor.schema.specs import RISKS, FixSpec
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.samples import Preparation
-from torchdoctor.words import Candidate, FixSet, LaunchTiming, Recording
-from torchdoctor.words.figures import fixes_with_settings
-from torchdoctor.words.specs import RISKS, FixSpec
 
 # Waits: of their fixes the best alone counts. Other phases of the host bound nothing on a device.
 COMPETING = frozenset({"data_wait_s", "loader_start_s"})

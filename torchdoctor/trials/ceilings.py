@@ -12,12 +12,7 @@ from statistics import fmean, median
 
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import BASELINE
-from torchdoctor.trials import compare
-from torchdoctor.trials.arm_specs import CEILING, ArmSpecs
-from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.log import Log, Series
-from torchdoctor.words import (
+from torchdoctor.schema import (
     FixSet,
     Interval,
     Recording,
@@ -25,6 +20,11 @@ from torchdoctor.words import (
     SwitchedLaunch,
     TriedCeiling,
 )
+from torchdoctor.trials import compare
+from torchdoctor.trials.arm_specs import ABLATION, ArmSpecs
+from torchdoctor.trials.arms import Arm
+from torchdoctor.trials.evidence import Evidence
+from torchdoctor.trials.log import Log, Series
 
 FEWEST_ROUNDS = 3
 _FEWEST_PAIRS = 3  # pairs of blocks that judge an arm
@@ -52,7 +52,7 @@ class CeilingTrial:
 
     def arm(self, specs: ArmSpecs) -> Arm:
         """Return the arm that takes turns with the fixes, and is never a candidate."""
-        return Arm(key=CEILING + self.row.ceiling, spec=specs.of(self.fixes))
+        return Arm(key=ABLATION + self.row.ceiling, spec=specs.of(self.fixes))
 
 
 def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
@@ -69,7 +69,7 @@ def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
             share=ceiling.share(recording),
             whole=ceiling.takes_all(recording),
         )
-        trials.append(CeilingTrial(row=row, fixes=FixSet.of(CEILING + ident, values)))
+        trials.append(CeilingTrial(row=row, fixes=FixSet.of(ABLATION + ident, values)))
     return sorted(trials, key=lambda x: (x.row.branch != bottleneck, -(x.row.share or 0.0)))
 
 

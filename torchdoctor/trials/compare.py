@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median, variance
 
+from torchdoctor.schema import Block, Interval, LaunchTiming, StepStatistics
+from torchdoctor.schema.report import TWO_MODES
+from torchdoctor.schema.students_t import t_probability, t_quantile
 from torchdoctor.trials.claims import claim_interval
-from torchdoctor.words import Block, Interval, LaunchTiming, StepStatistics
-from torchdoctor.words.report import TWO_MODES
-from torchdoctor.words.students_t import t_probability, t_quantile
 
 SMALLEST_DELTA = 0.02  # smaller differences are "the same" even on a quiet machine
 LARGEST_DELTA = 0.05  # a noisier machine decides nothing, rather than "the same"

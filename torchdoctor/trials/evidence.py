@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
+from torchdoctor.bench.pair_times import TRIMMED, Estimator, untouched_differences
 from torchdoctor.launch.launch_spec import BASELINE
-from torchdoctor.pairs.pair_times import TRIMMED, Estimator, untouched_differences
+from torchdoctor.schema import LaunchTiming, Pair, StepStatistics
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.claims import BlockGain
 from torchdoctor.trials.log import Log
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.trials.proof import agree, pooled
-from torchdoctor.words import LaunchTiming, Pair, StepStatistics
 
 _SIZE_ERROR = 0.1  # error of a launch between two untouched launches that followed each other
 _ONE_BLOCK = 0.1  # spread of blocks if each arm had a single block

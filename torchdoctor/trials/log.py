@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
-from torchdoctor.facts.hardware import much_load
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.failures import Failed, Lost, Outcome
+from torchdoctor.bench.pair_times import Estimator, switched_differences, usable
 from torchdoctor.launch.launch_spec import BASELINE, UNTOUCHED
 from torchdoctor.machine.load_beside import Held, LoadBeside
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.failures import Failed, Lost, Outcome
-from torchdoctor.pairs.pair_times import Estimator, switched_differences, usable
+from torchdoctor.queries.hardware import much_load
+from torchdoctor.schema import Block, LaunchTiming, Pair, ProgressEvent, SwitchedLaunch
+from torchdoctor.schema.errors import TorchdoctorError
+from torchdoctor.schema.figures import counted
 from torchdoctor.trials.arms import Arm
-from torchdoctor.words import Block, LaunchTiming, Pair, ProgressEvent, SwitchedLaunch
-from torchdoctor.words.errors import TorchdoctorError
-from torchdoctor.words.figures import counted
 
 SEED_LAUNCHES = 2  # with other seeds, if only they tell whether training changed
 NO_TIME = "the budget left no time for more"  # why a search ended, as reports say it

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from torchdoctor.schema import Interval, LaunchTiming, LossComparison
+from torchdoctor.schema.figures import says_something, speedup
 from torchdoctor.trials.compare import half_width, interval
 from torchdoctor.trials.numerics import FEWEST_LOSSES, block_length, block_means
-from torchdoctor.words import Interval, LaunchTiming, LossComparison
-from torchdoctor.words.figures import says_something, speedup
 
 ENOUGH_PAIRS = 3
 _LAST = 1 / 3  # of a launch, whose loss is compared

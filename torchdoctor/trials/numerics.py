@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from torchdoctor.schema import AlteredDecision, ComparedDecisions, LaunchTiming, Recording
 from torchdoctor.trials.samples import Preparation, SampleComparison, compare_samples
-from torchdoctor.words import AlteredDecision, ComparedDecisions, LaunchTiming, Recording
 
 CLASSES = (
     "identical",

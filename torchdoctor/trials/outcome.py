@@ -7,16 +7,8 @@ from statistics import median
 from typing import Any
 
 from torchdoctor.advice.wording import SourcePatch
-from torchdoctor.pairs.pair_times import seconds_per_sample
-from torchdoctor.trials import compare
-from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.beliefs import Members
-from torchdoctor.trials.claims import LogInterval, claim_interval
-from torchdoctor.trials.evidence import Evidence, Measured
-from torchdoctor.trials.log import NO_TIME
-from torchdoctor.trials.patches import Patches
-from torchdoctor.trials.search_policy import ADDS, WORTH, SearchPolicy
-from torchdoctor.words import (
+from torchdoctor.bench.pair_times import seconds_per_sample
+from torchdoctor.schema import (
     FixSet,
     Interval,
     LaunchTiming,
@@ -28,8 +20,16 @@ from torchdoctor.words import (
     Trial,
     TriedCeiling,
 )
-from torchdoctor.words.figures import counted, duration
-from torchdoctor.words.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
+from torchdoctor.schema.figures import counted, duration
+from torchdoctor.schema.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
+from torchdoctor.trials import compare
+from torchdoctor.trials.arms import Arm
+from torchdoctor.trials.beliefs import Members
+from torchdoctor.trials.claims import LogInterval, claim_interval
+from torchdoctor.trials.evidence import Evidence, Measured
+from torchdoctor.trials.log import NO_TIME
+from torchdoctor.trials.patches import Patches
+from torchdoctor.trials.search_policy import ADDS, WORTH, SearchPolicy
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise", "same-decisions", "corrected")
 _CHANGED = "results changed: not recommended"

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from torchdoctor.advice.wording import SourcePatch
+from torchdoctor.schema import RejectedPatch
 from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import Members
 from torchdoctor.trials.log import Log
-from torchdoctor.words import RejectedPatch
 
 
 class Patches:

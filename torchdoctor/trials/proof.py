@@ -8,7 +8,7 @@ Pairs at run time count beside them as long as the two agree.
 import math
 from collections.abc import Sequence
 
-from torchdoctor.facts.outcomes import PROOF_PAIRS, STRONG_PAIRS, STRONG_SPEEDUP
+from torchdoctor.queries.outcomes import PROOF_PAIRS, STRONG_PAIRS, STRONG_SPEEDUP
 from torchdoctor.trials.beliefs import Beliefs, Members
 from torchdoctor.trials.claims import LogInterval, claim_interval
 

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.pair_times import usable
 from torchdoctor.machine.load_beside import LoadBeside
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.pair_times import usable
+from torchdoctor.schema import Candidate, ProgressEvent, StepStatistics, TriedCeiling
+from torchdoctor.schema.figures import speedup
 from torchdoctor.trials import beliefs, ceilings
 from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
 from torchdoctor.trials.arms import COMPETING, Arm, FixFacts, Ladder, candidate_arms, together
@@ -23,8 +25,6 @@ from torchdoctor.trials.patches import Patches
 from torchdoctor.trials.proof import pooled
 from torchdoctor.trials.search_policy import WORTH, Action, Prices, SearchPolicy
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
-from torchdoctor.words import Candidate, ProgressEvent, StepStatistics, TriedCeiling
-from torchdoctor.words.figures import speedup
 
 # Times the probability of the fix's file, if it does not treat the named bottleneck.
 _BESIDE_THE_BOTTLENECK = 0.6

@@ -12,8 +12,8 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from torchdoctor.facts.outcomes import PROOF_PAIRS, STRONG_PAIRS
-from torchdoctor.pairs.engine import CACHED
+from torchdoctor.bench.engine import CACHED
+from torchdoctor.queries.outcomes import PROOF_PAIRS, STRONG_PAIRS
 from torchdoctor.trials.beliefs import LEAST_GAIN, SAMPLES, Beliefs, Members
 from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, Floats, LogInterval, error_density
 from torchdoctor.trials.log import SEED_LAUNCHES

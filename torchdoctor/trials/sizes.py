@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from torchdoctor.bench.pair_times import seconds_per_sample, usable
 from torchdoctor.launch.launch_spec import BASELINE
-from torchdoctor.pairs.pair_times import seconds_per_sample, usable
+from torchdoctor.schema import LaunchTiming
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.log import Log, Series
-from torchdoctor.words import LaunchTiming
 
 PHASE = "screen"  # each size is launched once, between two baselines
 _SHARE = 0.4  # part of the budget left that the whole search may take

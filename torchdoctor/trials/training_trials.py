@@ -9,18 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.failures import failure, refusal
+from torchdoctor.bench.measurement import ProgramLaunches
+from torchdoctor.bench.pair_times import usable
+from torchdoctor.bench.record import Recorder
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.engine import Engine
-from torchdoctor.pairs.failures import failure, refusal
-from torchdoctor.pairs.measurement import ProgramLaunches
-from torchdoctor.pairs.pair_times import usable
-from torchdoctor.pairs.record import Recorder
-from torchdoctor.trials.arm_specs import ArmSpecs
-from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.log import NO_TIME, Budget, BudgetEnded, Log, Stopped
-from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, compare_losses
-from torchdoctor.words import (
+from torchdoctor.schema import (
     FixSet,
     LaunchTiming,
     ProgressEvent,
@@ -28,7 +24,11 @@ from torchdoctor.words import (
     StepStatistics,
     TrainingTrial,
 )
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.schema.specs import FixSpec
+from torchdoctor.trials.arm_specs import ArmSpecs
+from torchdoctor.trials.arms import Arm
+from torchdoctor.trials.log import NO_TIME, Budget, BudgetEnded, Log, Stopped
+from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, compare_losses
 
 PHASE = "training"
 STEPS = 200  # of a launch, as far as program and budget allow

@@ -4,5 +4,5 @@ In: the user's command, as typed. Out: `torchdoctor-runs/<time>/watch/`, alerts,
 report. `inside` is loaded by path into the user's process and needs the standard library, the probe
 and `steps` alone; `layout` describes the folder; `recording` reads it.
 
-May import: words, probe, steps, machine, launch, observe, reports, facts, advice.
+May import: schema, probe, steps, machine, launch, observe, reports, queries, advice.
 """

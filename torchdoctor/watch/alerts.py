@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from torchdoctor.schema.figures import duration, memory, percent, ratio, seconds
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.causes import Change, cause_of
 from torchdoctor.watch.changes import MEAN_S, RECENT, begins_at
@@ -14,7 +15,6 @@ from torchdoctor.watch.followed import ENOUGH, Alert, Followed
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.rank_alerts import rank_alerts
 from torchdoctor.watch.recording import Event, ProcessLog, Rows, Steps, read_process, read_table
-from torchdoctor.words.figures import duration, memory, percent, ratio, seconds
 
 _STARVED = 0.4  # of a step
 _TOGETHER_S = 60.0  # ranks become slower together

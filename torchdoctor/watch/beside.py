@@ -14,12 +14,12 @@ from pathlib import Path
 
 from torchdoctor.machine import nvml
 from torchdoctor.machine.processes import tree
+from torchdoctor.schema.figures import clean
 from torchdoctor.watch.alerts import Alerts
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.live_figures import LiveFigures
 from torchdoctor.watch.machine_log import MachineLog
 from torchdoctor.watch.recording import FOLDER, Start, read_run, write_start
-from torchdoctor.words.figures import clean
 
 _EVERY_S, _MOST_S, _SHARE = 1.0, 15.0, 1e-4  # of sensors: the interval grows with the run
 _LOOK_S = 5.0  # for alerts, and to write figures

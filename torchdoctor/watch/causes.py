@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from torchdoctor.schema.figures import percent, seconds
 from torchdoctor.watch.recording import PHASES
-from torchdoctor.words.figures import percent, seconds
 
 _MOST = 0.5  # of the added time: what explains the change
 _COMPUTES = 0.3  # of the added wait for data: workers that are busy, or a process without a CPU

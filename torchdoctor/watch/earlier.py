@@ -12,13 +12,13 @@ import numpy as np
 from torchdoctor.machine.environment import usable_cpus
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.steps import settled_after
+from torchdoctor.schema import StepStatistics, Workload, secret_values
+from torchdoctor.schema.figures import seconds
+from torchdoctor.schema.report import TWO_MODES
 from torchdoctor.watch.means import comparable
 from torchdoctor.watch.ranks import trained
 from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
 from torchdoctor.watch.remedies import FIELDS
-from torchdoctor.words import StepStatistics, Workload, secret_values
-from torchdoctor.words.figures import seconds
-from torchdoctor.words.report import TWO_MODES
 
 _ENOUGH_S = 1.0  # of training, for what a watched run does not hold: settings, stacks, files
 _FEWEST = 100  # steps of the watched run

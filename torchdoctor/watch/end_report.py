@@ -11,16 +11,9 @@ from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.document import Block, KeyFigures, sections, sentences, table
 from torchdoctor.reports.formats import program
 from torchdoctor.reports.pictures import Picture, rounded, thinned, times_drawn
-from torchdoctor.watch import means as tables
-from torchdoctor.watch.causes import PHASE_COLOURS, PHASE_NAMES
-from torchdoctor.watch.changes import MEAN_S
-from torchdoctor.watch.followed import clock
-from torchdoctor.watch.ranks import trained
-from torchdoctor.watch.recording import PHASES, WatchedRun, opened
-from torchdoctor.watch.summary import Summary, summary_of
-from torchdoctor.words import RankTime
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import (
+from torchdoctor.schema import RankTime
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import (
     counted,
     duration,
     percent,
@@ -29,9 +22,16 @@ from torchdoctor.words.figures import (
     seconds,
     speedup,
 )
-from torchdoctor.words.record_files import REPORT_NAME, encoded, write_text
-from torchdoctor.words.summary import NextCommand
-from torchdoctor.words.summary import Summary as Answer
+from torchdoctor.schema.record_files import REPORT_NAME, encoded, write_text
+from torchdoctor.schema.summary import NextCommand
+from torchdoctor.schema.summary import Summary as Answer
+from torchdoctor.watch import means as tables
+from torchdoctor.watch.causes import PHASE_COLOURS, PHASE_NAMES
+from torchdoctor.watch.changes import MEAN_S
+from torchdoctor.watch.followed import clock
+from torchdoctor.watch.ranks import trained
+from torchdoctor.watch.recording import PHASES, WatchedRun, opened
+from torchdoctor.watch.summary import Summary, summary_of
 
 FORMATS = ("text", "html", "markdown", "json")
 _MOST_ALERTS = 4

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from torchdoctor.schema.record_files import replacing
 from torchdoctor.watch.recording import PHASES, ProcessLog, read_run
-from torchdoctor.words.record_files import replacing
 
 _PREFIX = "torchdoctor_watch"
 _RECENT = 2_000  # rows

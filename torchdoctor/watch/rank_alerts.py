@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from torchdoctor.schema.figures import counted, duration, percent
 from torchdoctor.watch.causes import PHASE_NAMES, Change, lag_clause
 from torchdoctor.watch.followed import ENOUGH, Alert, Followed, clock
 from torchdoctor.watch.means import level_of
 from torchdoctor.watch.recording import PHASES
-from torchdoctor.words.figures import counted, duration, percent
 
 _QUIET_S = 30.0  # without a heartbeat, after which a process is taken for dead
 _LATE_S = 30.0

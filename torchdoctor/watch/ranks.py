@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.facts.ranks import NOTABLE, latest
+from torchdoctor.queries.ranks import NOTABLE, latest
+from torchdoctor.schema import RankTime
+from torchdoctor.schema.figures import percent
 from torchdoctor.watch.causes import Change, lag_clause
 from torchdoctor.watch.followed import ENOUGH
 from torchdoctor.watch.means import level_of, means, stretches
 from torchdoctor.watch.recording import PHASES, ProcessLog, Steps, WatchedRun
-from torchdoctor.words import RankTime
-from torchdoctor.words.figures import percent
 
 _BLOCKS, _BLOCK = 10, 200  # stretches of successive steps that are compared, and steps in each
 _PAGE = 1 << 14  # rows of the slowest rank and of some others, to tell the cause by

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.probe.measure.facts import write_json
+from torchdoctor.schema import Location
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.record_files import bytes_of, open_regular
 from torchdoctor.watch.inside import layout
-from torchdoctor.words import Location
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.record_files import bytes_of, open_regular
 
 FOLDER = "watch"  # in the run folder
 _TAIL = 1024  # rows that a power cut may have left empty

@@ -6,9 +6,8 @@ from typing import Any
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import LEAST_SHARE
-from torchdoctor.facts.bounds import bound_of, share_saved
-from torchdoctor.watch.recording import Process, Start
-from torchdoctor.words import (
+from torchdoctor.queries.bounds import bound_of, share_saved
+from torchdoctor.schema import (
     Bound,
     Boundary,
     Environment,
@@ -19,6 +18,7 @@ from torchdoctor.words import (
     StepStatistics,
     Workload,
 )
+from torchdoctor.watch.recording import Process, Start
 
 # Fields of StepStatistics by the log's name, where that differs.
 FIELDS = {"wait": "data_wait_s", "copy": "h2d_copy_s"}

@@ -17,10 +17,10 @@ from typing import NoReturn
 from torchdoctor import __version__
 from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.run_folder import new_run_folder
+from torchdoctor.schema import Workload, secret_values
+from torchdoctor.schema.errors import UsageError
 from torchdoctor.steps.evidence import NAMED_KINDS
 from torchdoctor.watch.recording import FOLDER, Start, write_start
-from torchdoctor.words import Workload, secret_values
-from torchdoctor.words.errors import UsageError
 
 _NO_DESCRIPTOR_ABOVE = 1 << 16
 

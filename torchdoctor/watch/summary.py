@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor import __version__
+from torchdoctor.schema import Bound, Interval, Location, RankTime
+from torchdoctor.schema.figures import relative, seconds
+from torchdoctor.schema.students_t import binomial_quantile
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.causes import PHASE_NAMES, Change, cause_of
 from torchdoctor.watch.changes import MEAN_S
@@ -19,9 +22,6 @@ from torchdoctor.watch.inside import layout
 from torchdoctor.watch.ranks import Ranks, ranks_of, trained
 from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
 from torchdoctor.watch.remedies import remedies
-from torchdoctor.words import Bound, Interval, Location, RankTime
-from torchdoctor.words.figures import relative, seconds
-from torchdoctor.words.students_t import binomial_quantile
 
 _STRETCHES = 240  # of the whole run
 _PERIODS = 6

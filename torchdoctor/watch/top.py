@@ -14,6 +14,7 @@ import numpy as np
 from torchdoctor.reports import terminal
 from torchdoctor.reports.document import Block, Document, KeyFigures, notes, sections, sentences
 from torchdoctor.reports.formats import program
+from torchdoctor.schema.figures import counted, duration, memory, percent, seconds
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.end_report import phase_bars
 from torchdoctor.watch.followed import read_alerts
@@ -21,7 +22,6 @@ from torchdoctor.watch.inside.layout import PASS_BEGAN
 from torchdoctor.watch.ranks import trained
 from torchdoctor.watch.recording import PHASES, ProcessLog, Steps, WatchedRun, opened
 from torchdoctor.watch.summary import standing
-from torchdoctor.words.figures import counted, duration, memory, percent, seconds
 
 _EVERY_S = 0.5
 _MANY = 16  # ranks, whose logs are read less often

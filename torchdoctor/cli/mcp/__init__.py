@@ -5,7 +5,7 @@ Each tool starts the command line as a process, and hands out the summary of its
 
 import importlib.util
 
-from torchdoctor.words.errors import UsageError
+from torchdoctor.schema.errors import UsageError
 
 HELP = (
     "Serve the commands to a coding agent by the Model Context Protocol, on stdin and stdout.\n\n"

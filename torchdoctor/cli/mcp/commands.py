@@ -14,8 +14,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import clean
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import clean
 
 _LOOK_S = 0.05
 _LOOK_AT_RUN_S = 0.5

@@ -40,7 +40,7 @@ def _call(words: Sequence[str], folder: str) -> tuple[str, dict[str, Any]] | Non
             return "explain", {"id": ident, "folder": folder}
         case ["patch", run_folder, "--apply"] | ["patch", run_folder] if run_folder[0] != "-":
             return "patch", {"run_folder": run_folder, "folder": folder}
-        case ["patch", run_folder, "--fix", idents] | ["patch", "--fix", idents, run_folder]:
+        case ["patch", run_folder, "--fixes", idents] | ["patch", "--fixes", idents, run_folder]:
             arguments = {"run_folder": run_folder, "fixes": idents.split(","), "folder": folder}
             return "patch", arguments
         case ["run", *options_and_program]:

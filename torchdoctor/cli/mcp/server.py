@@ -16,7 +16,7 @@ from torchdoctor import __version__
 from torchdoctor.cli.agent_guide import IN_SHORT
 from torchdoctor.cli.mcp.commands import CommandError, Commands
 from torchdoctor.cli.mcp.tools import ARGUMENTS, Tools, answered
-from torchdoctor.words.errors import TorchdoctorError
+from torchdoctor.schema.errors import TorchdoctorError
 
 _READS = {"diagnose_trace", "explain", "patch", "compare"}  # nothing is run
 

@@ -21,8 +21,8 @@ from torchdoctor.cli.mcp.commands import (
 )
 from torchdoctor.cli.mcp.next_call import as_call, call
 from torchdoctor.reports.status import STATUS_NAME
-from torchdoctor.words.errors import Inconclusive, UsageError
-from torchdoctor.words.record_files import REPORT_NAME
+from torchdoctor.schema.errors import Inconclusive, UsageError
+from torchdoctor.schema.record_files import REPORT_NAME
 
 _LONGEST_WAIT_S = 40  # many clients give up after a minute, and processes start and end in it
 
@@ -219,7 +219,7 @@ class Tools:
         """Return a diff, and how to check it once it is applied."""
         folder = checked_folder(asked.folder)
         run = [asked.run_folder] if asked.run_folder else []
-        only = [f"--fix={','.join(asked.fixes)}"] if asked.fixes else []
+        only = [f"--fixes={','.join(asked.fixes)}"] if asked.fixes else []
         told = await self._commands.answer(["patch", *only], run, folder)
         answer = {name: told[name] for name in ("diff", "folder", "fixes", "remarks")}
         return {**answer, "next": await self._check_of_patch(told, run, folder)}

@@ -30,9 +30,9 @@ from torchdoctor.reports.run_columns import Measured, read_measured, trace_files
 from torchdoctor.reports.trial_rows import training
 from torchdoctor.reports.vocabulary import compared
 from torchdoctor.reports.wording import samples_per_s
-from torchdoctor.words import Interval, Report
-from torchdoctor.words.errors import UsageError
-from torchdoctor.words.figures import MISSING, clean, fixes_alone, settings_of_all
+from torchdoctor.schema import Interval, Report
+from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.figures import MISSING, clean, fixes_alone, settings_of_all
 
 _MOST_POINTS = 5000  # of one curve; TensorBoard itself shows a thousand
 _RUN = "run"

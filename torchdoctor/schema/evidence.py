@@ -1,0 +1,35 @@
+"""A fact as data: `reports` alone makes a sentence of it, by a template of the fact's check."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from torchdoctor.schema.program import Location
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One fact that a finding, or the verdict, rests on."""
+
+    fact: str  #: Which fact it is, among those of its check; its sentence is made by this.
+    values: dict[str, Any] = field(default_factory=dict)  #: Figures and names that it states.
+    share: float | None = None  #: Share of the step that it states; null: it states none.
+    location: Location | None = None  #: Place in the source that it names; null: it names none.
+    sentence: str = ""  #: The same in words, for readers.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark:
+    """What weakens a report."""
+
+    severity: Annotated[str, "detail", "beware"]  #: beware: it may change a decision.
+    fact: str  #: Which remark it is; "said": a sentence of a fix, of a check or of the program.
+    values: dict[str, Any] = field(default_factory=dict)  #: Figures and names that it states.
+    of: str = ""  #: The trace that it is of, by its file's name; empty: the report's own.
+    sentence: str = ""  #: The same in words, for readers.
+
+
+def fact(
+    ident: str, *, share: float | None = None, location: Location | None = None, **values: Any
+) -> Evidence:
+    """Return a fact with its values, of which None is not known or not there."""
+    return Evidence(fact=ident, values=values, share=share, location=location)

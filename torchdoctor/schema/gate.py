@@ -1,0 +1,52 @@
+"""What a gate says: two versions of a program, measured against each other."""
+
+from dataclasses import dataclass, field
+
+from torchdoctor.schema.environment import Environment
+from torchdoctor.schema.network import NetworkUse
+from torchdoctor.schema.report import WorkloadRecord
+from torchdoctor.schema.summary import Summary
+from torchdoctor.schema.trials import Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateMetric:
+    """One figure of both versions."""
+
+    name: str  #: step_time, samples_per_s, peak_memory or data_loader_share.
+    #: Geometric mean over the pairs; of memory the median, of data_loader_share one launch or two.
+    reference: float | None = None
+    new: float | None = None  #: The same of the new version.
+    unit: str = ""  #: Of both.
+    ratio: Interval | None = None  #: New / reference with its 95 % interval; null: not paired.
+    tolerance: float | None = None  #: Accepted growth as a share; null: shown, never fails.
+    #: ok, worse, not measured; of step time also (passing) perhaps slower, not seen well enough.
+    verdict: str = "not measured"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateReport:
+    """The verdict of a gate, and what it rests on."""
+
+    summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
+    schema_version: str = "1.4"  #: Version of these names, "1.x".
+    torchdoctor_version: str = ""  #: The version that wrote the file.
+    created: str = ""  #: When, ISO 8601 in UTC.
+    workload: WorkloadRecord  #: What was run.
+    environment: Environment  #: The machine and the software it was measured on.
+    reference: str  #: What was compared with: a commit or a stored report.
+    verdict: str  #: The answer, which the exit code says as well.
+    sentence: str  #: The same in words.
+    metrics: list[GateMetric] = field(default_factory=list)  #: One row for each figure.
+    pairs: int = 0  #: Pairs of launches that were measured.
+    pair_ratios: list[float] = field(default_factory=list)  #: New / reference time of each pair.
+    per: str = "sample"  #: What a time is per: sample, or step where batches have no size.
+    p_value: float | None = None  #: Two-sided p of the paired t test; null: not paired.
+    mean_ratio: Interval | None = None  #: Of the mean step; null: it decides, or below two pairs.
+    blind_spot: float | None = None  #: Share of slow-down not ruled out; null: below two pairs.
+    measured: str = "in turns"  #: side by side (in blocks), in turns, or stored (against a report).
+    network: NetworkUse | None = None  #: What launches sent to other machines; null: no launch.
+    doubts: list[str] = field(default_factory=list)  #: Everything that weakens the verdict.
+    interrupted: bool = False  #: It ended early.
+    broken: bool = False  #: The new program failed, timed out or had no step (exit codes 3, 4, 5).
+    run_folder: str | None = None  #: Where logs and launches were written.
