@@ -544,8 +544,10 @@ def _counts(report: Report, left_out: int) -> str:
 def _step(report: Report) -> list[Block]:
     if not (bars := time_bars(report)):
         return []
-    time, rate = report.baseline.step_time_s, wording.samples_per_s(report)
-    trace, path = report.trace, report.trace.path if report.trace else ""
+    time = report.baseline.step_time_s
+    rate = wording.samples_per_s(report)
+    trace = report.trace
+    path = report.trace.path if report.trace else ""
     ranks = (f" of rank {x.rank}" for x in report.ranks if x.path == path)
     title = "".join([f"one {step_of(report)}", *ranks])
     if trace is not None and trace.of_traces > 1 and not report.ranks:
