@@ -23,7 +23,7 @@ _WARMUP_SHARE = 0.25  # of a short program's iterations
 DEFAULT_PREFETCH = 2
 _LONG_STEP_S = 1.0  # so long a step needs no ten others before it, and two show enough
 _MOST_LONG_STEPS = 2
-_DEAR_START = 0.02  # of a budget: another start only for the profiler
+_DEAR_START = 0.1  # of a budget: another start only for the profiler
 
 
 @dataclass(frozen=True, kw_only=True)
