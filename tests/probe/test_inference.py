@@ -171,6 +171,21 @@ for i in range(40):
     assert findings_of(TOKENS + loop, tmp_path) == {"padded-tokens"}
 
 
+def test_padding_of_a_training_is_looked_for_in_its_first_steps_alone(tmp_path: Path) -> None:
+    loop = """
+model.train()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(100):
+    ids = torch.zeros(4, 64, dtype=torch.long)
+    ids[:, : 16 if i < 20 else 64] = 7
+    model(ids).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    recording = recording_of(observe(recorder_of(SETUP + TOKENS + loop, tmp_path)))
+    assert [model.padding_share for model in recording.main.models if model.forwards] == [0.75]
+
+
 def test_decoding_the_whole_sequence_again_is_seen(tmp_path: Path) -> None:
     loop = """
 with torch.no_grad():

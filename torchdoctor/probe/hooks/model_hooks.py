@@ -10,7 +10,7 @@ import sys
 import weakref
 
 from .. import dynamo_frames, places, step_log, wrapping
-from ..measure.inferred_inputs import MOST_TRAINING_CALLS, InferredInputs, mode_dependent
+from ..measure.inferred_inputs import InferredInputs, mode_dependent
 from ..measure.model_facts import describe
 from ..measure.nested import shapes
 
@@ -198,7 +198,7 @@ class _Root:
         self.bindings = self.inferred_bindings = None  # of a call that trains, of any
         self.with_grad = 0
         self.inferred_shapes = []
-        self.inputs = None
+        self.inputs = InferredInputs(sys.modules["torch"])
 
     def facts(self, infers):
         if (module := self.module()) is not None:
@@ -218,7 +218,7 @@ class _Root:
 
     def _trained(self):
         """Return facts of the inputs of a model that is trained."""
-        padding = self.inputs.facts() if self.inputs is not None else {}
+        padding = self.inputs.facts()
         padding.pop("grown_calls", None)
         return {"input_shapes": self.input_shapes, **padding}
 
@@ -230,8 +230,7 @@ class _Root:
             torch = sys.modules["torch"]
             facts["mode_dependent"] = mode_dependent(module.modules(), torch)
         self.bindings = self.bindings or self.inferred_bindings
-        inputs = self.inputs.facts() if self.inputs is not None else {}
-        return {**facts, **inputs, "forwards_with_grad": self.with_grad}
+        return {**facts, **self.inputs.facts(), "forwards_with_grad": self.with_grad}
 
 
 def _entered(make_context, module):
@@ -269,8 +268,6 @@ class _Calls:
         if text not in root.inferred_shapes and len(root.inferred_shapes) < _MOST_SHAPES:
             root.inferred_shapes.append(text)
         if self._observing:
-            if root.inputs is None:
-                root.inputs = InferredInputs(self._session.torch)
             root.inputs.look(module, args, kwargs)
 
     def _look(self, root, module, args, kwargs, grad):
@@ -278,9 +275,7 @@ class _Calls:
         if self._session.inference.looks:
             self._look_closely(root, module, args, kwargs)
         elif self._observing and module.training and grad:
-            if root.inputs is None:
-                root.inputs = InferredInputs(self._session.torch, MOST_TRAINING_CALLS)
-            root.inputs.look(module, args, kwargs)
+            root.inputs.look(module, args, kwargs, trains=True)
         if not module.training:
             root.eval_forwards += 1
             root.eval_with_grad += grad

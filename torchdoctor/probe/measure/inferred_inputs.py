@@ -4,23 +4,23 @@ Looked at in the first calls of the observing launch alone.
 """
 
 _MOST_CALLS = 128
-MOST_TRAINING_CALLS = 16  # padding is of the data, and looking holds the device up
+_MOST_TRAINING_CALLS = 16  # padding is of the data, and looking holds the device up
 
 
 class InferredInputs:
     """The first matrix of whole numbers that each call of one root module gets: its tokens."""
 
-    def __init__(self, torch, most_calls=_MOST_CALLS):
+    def __init__(self, torch):
         self._torch = torch
-        self._most_calls = most_calls
-        self._calls = self.grown = 0  # `grown`: calls with the last one's tokens and one more
+        self._calls = {False: 0, True: 0}  # by whether they train
+        self.grown = 0  # calls with the last one's tokens and one more
         self._last = None
         self._tokens = self._padding = self._common = 0
 
-    def look(self, module, args, kwargs):
-        """Take in the inputs of a call."""
-        self._calls += 1
-        if self._calls > self._most_calls:
+    def look(self, module, args, kwargs, trains=False):
+        """Take in the inputs of a call, one of a training if it `trains`."""
+        self._calls[trains] += 1
+        if self._calls[trains] > (_MOST_TRAINING_CALLS if trains else _MOST_CALLS):
             self._last = None
             return
         values = (*args, *kwargs.values())
