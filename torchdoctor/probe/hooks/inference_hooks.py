@@ -79,16 +79,19 @@ class Inference:
     def _keep(self, output):
         """Keep one number of an output, by which launches are compared."""
         self._outputs += 1
-        digest = self._digest(output) if self._outputs <= _MOST_OUTPUTS else None
+        leaves = self._plain_leaves(output) if self._outputs <= _MOST_OUTPUTS else []
+        digest = self._digest(leaves)
         self._session.losses.keep(() if digest is None else (digest,))
-        if digest is not None:
-            leaves = self._session.torch.utils._pytree.tree_leaves(output)
-            first = next(x for x in leaves if _is_plain(self._session.torch, x))
-            self._decisions.keep(self._outputs, first)
+        if leaves:
+            self._decisions.keep(self._outputs, leaves[0])
 
-    def _digest(self, output):
+    def _plain_leaves(self, output):
         torch = self._session.torch
-        leaves = [x for x in torch.utils._pytree.tree_leaves(output) if _is_plain(torch, x)]
+        return [x for x in torch.utils._pytree.tree_leaves(output) if _is_plain(torch, x)]
+
+    def _digest(self, leaves):
+        """Return the figure of an output by its tensors; None: it has none."""
+        torch = self._session.torch
         total = None
         with torch.no_grad():
             for leaf in leaves[:_MOST_LEAVES]:
