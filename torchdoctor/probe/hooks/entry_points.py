@@ -5,7 +5,6 @@ tokens is noted within one as well.
 """
 
 import functools
-import threading
 
 from .. import step_log, wrapping
 
@@ -19,15 +18,15 @@ class EntryPoints:
     def __init__(self, session):
         self._session = session
         self._entries = session.plan.get("entry_points") or ()
-        self._hooked, self._unfinished = set(), []
-        self._open = self._generating = None  # by the thread whose call it is
+        self._hooked = set()
+        self._unfinished = []
         self._observing = session.plan.get("purpose") == "observe"
-        self.calls = [0] * len(self._entries)
         session.forget.append(self._forget)
+        self._forget()
         session.registries.append(self)
 
     def _forget(self):
-        self._open = self._generating = None
+        self._open = self._generating = False  # a call, one that generates; of whatever thread
         self.calls = [0] * len(self._entries)
 
     def install(self, watch):
@@ -93,21 +92,21 @@ class EntryPoints:
         session = self._session
         compiling = session.torch.compiler.is_dynamo_compiling
         generates = bool(self._entries[number].get("generates"))
-        begins, ended = session.guarded(self._begins), session.guarded(self._ended)
+        begins = session.guarded(self._begins)
+        ended = session.guarded(self._ended)
 
         def call(*args, **kwargs):
             if compiling() or not session.on:
                 return old(*args, **kwargs)
-            thread = threading.get_ident()
-            outermost = self._open is None
-            generation = generates and self._generating is None and self._observing
+            outermost = not self._open
+            generation = generates and not self._generating and self._observing
             if not (outermost or generation):
                 return old(*args, **kwargs)
             result = None
             if outermost:
-                self._open = thread
+                self._open = True
             if generation:
-                self._generating = thread
+                self._generating = True
             begins(number, outermost, generation, args, kwargs)
             try:
                 result = old(*args, **kwargs)
@@ -118,9 +117,9 @@ class EntryPoints:
             finally:
                 ended(number, outermost, generation, args, kwargs, result)
                 if outermost:
-                    self._open = None
+                    self._open = False
                 if generation:
-                    self._generating = None
+                    self._generating = False
 
         return call
 
