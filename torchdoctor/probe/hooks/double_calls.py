@@ -54,12 +54,16 @@ class DoubleCalls:
     def _note(self, kind, is_of_type, call):
         caller = call.caller
         direct = places.is_users(caller.f_code.co_filename)
-        for field in _PRECISIONS:
-            wanted = is_of_type(call, field)
-            if not direct and (kind == "data" or not wanted):
-                continue
-            where = places.of_frame(caller) if direct else places.here()
-            if where is None:
+        if not direct and kind == "data":
+            return
+        asked = {field: is_of_type(call, field) for field in _PRECISIONS}
+        if not direct and not any(asked.values()):
+            return
+        where = places.of_frame(caller) if direct else places.here()
+        if where is None:
+            return
+        for field, wanted in asked.items():
+            if not direct and not wanted:
                 continue
             key = field, kind, call.name, where["file"], where["line"]
             row = self._rows.setdefault(key, {"location": where, "wanted": False, "all": direct})
