@@ -58,7 +58,8 @@ def _detail(ident: str, **values: object) -> Remark:
     return Remark(severity="detail", fact=ident, values=values)
 
 
-def _beware(ident: str, **values: object) -> Remark:
+def beware(ident: str, **values: object) -> Remark:
+    """Return a remark that may change a decision."""
     return Remark(severity="beware", fact=ident, values=values)
 
 
@@ -81,11 +82,11 @@ def _on_steps(recording: Recording) -> Iterator[Remark]:
     if steps.still_warming:
         yield _detail("still-warming")
     if steps.growth is not None:
-        yield _beware("step-grows")
+        yield beware("step-grows")
     if steps.steps < _FEW_STEPS:
-        yield _beware("few-steps", steps=steps.steps)
+        yield beware("few-steps", steps=steps.steps)
     if cost_us is not None and cost_us * 1e-6 > _COSTLY * steps.median_s:
-        yield _beware("costly-observing", cost_us=cost_us)
+        yield beware("costly-observing", cost_us=cost_us)
     unknown = untold_wait(recording)
     if unknown and (data_wait_share(recording) or 0.0) >= _WAITED_FOR:
         yield quoted(unknown)
@@ -93,7 +94,7 @@ def _on_steps(recording: Recording) -> Iterator[Remark]:
 
 def _on_load(recording: Recording, is_told: bool) -> Iterator[Remark]:
     """Yield what others did on the machine, and how much of the step's time may be theirs."""
-    remark = _detail if is_told else _beware
+    remark = _detail if is_told else beware
     load = load_of([recording.sensors], recording.environment.cpus)
     if load is None:
         return
@@ -108,21 +109,21 @@ def _on_launches(recording: Recording, trials: TrialResults) -> Iterator[Remark]
     if any(not mount.fits for mount in cold):
         yield _detail("files-beyond-cache")
     elif cold:
-        yield _beware("cold-files")
+        yield beware("cold-files")
     logs = [enumerate(launch.losses, 1) for launch in trials.baselines]
     broken = [n for log in logs for n, loss in log if loss is not None and not isfinite(loss)]
     if broken:
-        yield _beware("loss-not-finite", backward_pass=broken[0])
+        yield beware("loss-not-finite", backward_pass=broken[0])
     times = [s for launch in trials.baselines for s in launch.step_s]
     if steps is None or not times or steps.mean_s <= 0 or any(mount.fits for mount in cold):
         return
     later_s = fmean(times)
     if not 1 / _OTHER_TIMES <= later_s / steps.mean_s <= _OTHER_TIMES:
-        yield _beware("step-time-changed", observed_s=steps.mean_s, later_s=later_s)
+        yield beware("step-time-changed", observed_s=steps.mean_s, later_s=later_s)
 
 
 def _on_noise(trials: TrialResults) -> Iterator[Remark]:
     """Yield a note where the untouched program against itself is not 1."""
     noise = trials.noise_floor
     if noise and not (noise.low <= 1 <= noise.high and 0.8 <= noise.estimate <= 1.25):
-        yield _beware("noisy-machine", ratio=noise.estimate)
+        yield beware("noisy-machine", ratio=noise.estimate)

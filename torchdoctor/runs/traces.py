@@ -18,7 +18,7 @@ from torchdoctor.queries.scaling import scaling
 from torchdoctor.reports.remarks import FILES
 from torchdoctor.reports.verdict import trace_doubts, with_sentences
 from torchdoctor.runs.efficiency import of_trace
-from torchdoctor.runs.notes import quoted
+from torchdoctor.runs.notes import beware, quoted
 from torchdoctor.runs.trace_verdict import diagnosed
 from torchdoctor.runs.windows import mostly_start_up
 from torchdoctor.schema import (
@@ -258,15 +258,11 @@ def _left_out(reasons: Mapping[str, Evidence]) -> list[Remark]:
     """Return why files were left out, and which: all but the copies that we made."""
     remarks = [_detail(reason) for reason in reasons.values()]
     files = [Path(path).name for path, x in reasons.items() if x.fact != "file-annotated"]
-    return [*remarks, _beware("files-left-out", files=files)] if files else remarks
+    return [*remarks, beware("files-left-out", files=files)] if files else remarks
 
 
 def _detail(doubt: Evidence, of: str = "") -> Remark:
     return Remark(severity="detail", fact=doubt.fact, values=doubt.values, of=of)
-
-
-def _beware(ident: str, **values: object) -> Remark:
-    return Remark(severity="beware", fact=ident, values=values)
 
 
 def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[Remark]:
@@ -274,17 +270,17 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[Remark]:
     figures = chosen.statistics
     world = chosen.world_size
     doubts = [x for x in trace_doubts(figures) if x.fact in _PARTIAL]
-    remarks = [_beware(x.fact, **x.values) for x in doubts]
+    remarks = [beware(x.fact, **x.values) for x in doubts]
     if not figures.has_device and figures.device_missing is None:
-        remarks.append(_beware("no-device"))
+        remarks.append(beware("no-device"))
     if 0 < figures.steps < _FEW_STEPS:
-        remarks.append(_beware("too-few-steps", steps=figures.steps))
+        remarks.append(beware("too-few-steps", steps=figures.steps))
     shares = figures.shares
     host = (shares.cpu or 0.0) + (shares.runtime or 0.0) + (shares.other or 0.0)
     if figures.with_stack and host >= _HOST_MATTERS:
-        remarks.append(_beware("stacks-recorded"))
+        remarks.append(beware("stacks-recorded"))
     if world and world > len(ranks):
-        remarks.append(_beware("ranks-missing", traces=len(ranks), ranks=world))
+        remarks.append(beware("ranks-missing", traces=len(ranks), ranks=world))
     return remarks
 
 
