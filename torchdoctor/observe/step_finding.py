@@ -181,7 +181,7 @@ def _is_final(decision: Decision | None, facts: ProcessFacts) -> bool:
 
 def _infers_for_sure(events: Events, facts: ProcessFacts, boundary: Boundary) -> bool:
     """Return whether models were called for long enough, and no optimizer waits for its turn."""
-    called = events.at(step_log.FORWARD_END, step_log.ENTRY_END)
+    called = learning_rows(events)
     if len(called) < _FEWEST_CALLS or facts.optimizers:
         return False
     if boundary.kind not in ("entry", "explicit") and _awaits_calls(events):
