@@ -36,18 +36,18 @@ def is_ours(filename):
 
 
 def of_line(filename, line, function):
-    """Return a line of a code object's file as `words.Location`."""
+    """Return a line of a code object's file as `schema.Location`."""
     return {"file": os.path.abspath(filename), "line": line, "function": function}
 
 
 def of_frame(frame):
-    """Return the frame as `words.Location`."""
+    """Return the frame as `schema.Location`."""
     code = frame.f_code
     return of_line(code.co_filename, frame.f_lineno or code.co_firstlineno, code.co_name)
 
 
 def text_at(location):
-    """Return the line of source at a `words.Location`; "" where there is none."""
+    """Return the line of source at a `schema.Location`; "" where there is none."""
     if location is None:
         return ""
     return linecache.getline(location["file"], location["line"]).strip()[:_LONGEST_LINE]

@@ -1,7 +1,7 @@
 """What a run on a busy machine cannot decide: whether workers and threads would gain.
 
 Other programs hold the processors that these need; on a quiet machine they may well gain.
-`facts.hardware.MUCH_LOAD` says how much is busy.
+`queries.hardware.MUCH_LOAD` says how much is busy.
 """
 
 from collections.abc import Mapping, Sequence

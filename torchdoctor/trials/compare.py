@@ -1,4 +1,4 @@
-"""Turns differences of pairs (see `pairs.pair_times`) into an interval. Pure."""
+"""Turns differences of pairs (see `bench.pair_times`) into an interval. Pure."""
 
 import math
 from collections.abc import Sequence

@@ -347,7 +347,7 @@ class Program:
             return []
 
     def facts(self):
-        """Return the fix's state as `words.AppliedFix`."""
+        """Return the fix's state as `schema.AppliedFix`."""
         return {name: getattr(self, name) for name in ("fix", "state", "reason", "details")}
 
 

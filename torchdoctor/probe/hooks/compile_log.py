@@ -240,7 +240,7 @@ class CompileFacts:
 
 
 def _users(rows, own_only=False):
-    """Return rows as `words.CompileReason`.
+    """Return rows as `schema.CompileReason`.
 
     `own_only`: leave out places that are not the program's own, as of torch's wrapper of a model.
     """

@@ -1,4 +1,4 @@
-"""The state that a data set changes where it prepares a sample (`words.DatasetWrite`).
+"""The state that a data set changes where it prepares a sample (`schema.DatasetWrite`).
 
 By the source of its methods: a fetch that was looked at may not have come to the line.
 """

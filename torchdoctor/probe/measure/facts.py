@@ -1,4 +1,4 @@
-"""Writes `process-<number>.json`, `words.ProcessFacts` as plain data, and other small files."""
+"""Writes `process-<number>.json`, `schema.ProcessFacts` as plain data, and other small files."""
 
 import json
 import os

@@ -53,7 +53,7 @@ class InferredInputs:
         self._common += rows * int(length - ends.max())
 
     def facts(self):
-        """Return fields of `words.ModelFacts`."""
+        """Return fields of `schema.ModelFacts`."""
         tokens = self._tokens
         return {
             "padding_share": self._padding / tokens if tokens else None,

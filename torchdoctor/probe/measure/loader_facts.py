@@ -1,4 +1,4 @@
-"""The facts of one DataLoader (`words.LoaderFacts`), and which batches overtook others.
+"""The facts of one DataLoader (`schema.LoaderFacts`), and which batches overtook others.
 
 A loader with workers puts batches that come early aside. A wait that begins with a batch in the
 queue is no wait for a worker: it is the work of taking the batch over.

@@ -1,4 +1,4 @@
-"""The facts of one root module (`words.ModelFacts`)."""
+"""The facts of one root module (`schema.ModelFacts`)."""
 
 import inspect
 import re
