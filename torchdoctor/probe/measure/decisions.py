@@ -16,6 +16,7 @@ class Decisions:
         self._session = session
         self._pending = []
         session.forget.append(self._pending.clear)
+        session.when_device_rests.append(self._read_device)
         session.when_flushing.append(self._write)
 
     def keep(self, number, leaf):
@@ -24,11 +25,14 @@ class Decisions:
         if chosen is not None:
             self._pending.append((number, chosen))
 
+    def _read_device(self):
+        self._pending[:] = [(number, chosen.cpu()) for number, chosen in self._pending]
+
     def _write(self):
-        pending = self._pending[:]
-        self._pending.clear()
+        ready = [(number, chosen) for number, chosen in self._pending if chosen.is_cpu]
+        self._pending[:] = [x for x in self._pending if not x[1].is_cpu]
         rows = array("q")
-        for number, chosen in pending:
+        for number, chosen in ready:
             for choice in chosen.tolist():
                 rows.extend((number, int(choice)))
         if rows:
