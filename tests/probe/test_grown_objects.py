@@ -56,3 +56,37 @@ def test_what_grows_is_named_by_its_path(tmp_path: Path) -> None:
     assert scores["kind"] == "Tensor"
     assert scores["per_step"] == pytest.approx(5, rel=0.2)
     assert scores["location"]["function"] == "train"
+
+
+HOLDING = """
+import time, torch, weakref
+
+def train():
+    mine = locals()
+    mine["kept"] = "mine"
+    return loop(mine)
+
+def loop(mine):
+    model = torch.nn.Linear(4, 1)
+    alive = 0
+    for number in range(60):
+        output = model(torch.ones(8, 4))
+        before = weakref.ref(output)
+        output.sum().backward()
+        output = None
+        alive += before() is not None and number > 5
+        time.sleep(0.02)
+    return alive, mine["kept"]
+
+print(train())
+"""
+
+
+def test_a_look_keeps_nothing_alive_and_leaves_what_the_program_holds(tmp_path: Path) -> None:
+    """What a function has let go of would fill a GPU's memory; locals() may be held on purpose."""
+    (tmp_path / "train.py").write_text(HOLDING)
+    run = run_probed(
+        ["train.py"], tmp_path, tmp_path, forked=True, after="continue", sample_stacks=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "(0, 'mine')\n"

@@ -3,6 +3,7 @@
 The looks are those of the main thread's own hooks, so that the frames above it stand still.
 """
 
+import inspect
 import sys
 import time
 import types
@@ -16,6 +17,7 @@ _FEWEST_LOOKS = 4
 _MOST_NAMES = 400
 _MOST_ROWS = 8
 _FRAMES = 3
+_OWN_REFERENCES = 3  # the frame's, and two in the question
 _DEEP = 2  # attributes of attributes
 _FEW_FALLS = 0.25  # of the looks, at which it may begin anew
 _COLLECTIONS = (list, dict, set, deque, bytearray)
@@ -67,13 +69,15 @@ class GrownObjects:
         session = self._session
         if now < self._next_s or self._looks >= _MOST_LOOKS or not session.learned:
             return
-        self._next_s, self._looks = now + _EVERY_S, self._looks + 1
+        self._next_s = now + _EVERY_S
+        self._looks += 1
         step = session.window.iteration or session.batches or session.learned // 2
         frames = list(places.users_frames(sys._getframe(1)))[:_FRAMES]
         for frame in frames:
             where = places.of_frame(frame)
             key = (where["file"], where["function"])
             self._look_at(frame.f_locals, key, "", where, step)
+            _release(frame)
 
     def _look_at(self, named, key, prefix, where, step):
         depth = prefix.count(".")
@@ -116,3 +120,14 @@ class GrownObjects:
             rows.append(row)
         rows.sort(key=lambda row: -row["per_step"])
         return {"grown_objects": rows[:_MOST_ROWS]}
+
+
+def _release(frame):
+    """Let go of what a look at a function's names keeps alive, up to Python 3.12."""
+    of_module = not frame.f_code.co_flags & inspect.CO_OPTIMIZED  # whose names are its own
+    if of_module or sys.version_info >= (3, 13):
+        return
+    kept = frame.f_locals
+    # A third one holds it where the program itself has asked for locals().
+    if sys.getrefcount(kept) <= _OWN_REFERENCES:
+        kept.clear()
