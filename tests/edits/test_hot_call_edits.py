@@ -252,6 +252,7 @@ def test_what_may_differ_where_it_is_read_stays(old: str, new: str) -> None:
     [
         ("for step, x in enumerate(loader):", "if step % 10 == 0:"),
         ("for step in range(100):", "if step % 10 == 0:"),
+        ("for step in range(0, 1000, 16):", None),
         ("for x in loader:", None),
         ("for step, x in pairs(loader):", None),
     ],
