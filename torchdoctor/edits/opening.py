@@ -74,11 +74,10 @@ def _in_place(
     program: Program, call: cst.Call, function: cst.FunctionDef, code: str
 ) -> Changes | None:
     """Return what puts other code in place of the call, without what closes its result."""
-    item = program.parents[call]
-    assign = program.parents[call]
-    if isinstance(item, cst.WithItem):
-        statement = program.parents[item]
-        name = item.asname.name if item.asname is not None else None
+    above = program.parents[call]
+    if isinstance(above, cst.WithItem):
+        statement = program.parents[above]
+        name = above.asname.name if above.asname is not None else None
         if not isinstance(statement, cst.With) or len(statement.items) != 1:
             return None
         if not isinstance(name, cst.Name) or statement.asynchronous is not None:
@@ -87,9 +86,9 @@ def _in_place(
             return None
         line = f"{name.value} = {code}"
         return [Reshaped(*program.place_of(statement), line, lambda made: _without(made, line))]
-    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+    if not isinstance(above, cst.Assign) or len(above.targets) != 1:
         return None
-    target = assign.targets[0].target
+    target = above.targets[0].target
     if not isinstance(target, cst.Name) or _closes(function, target.value):
         return None
     return [Replaced(*program.span_with_brackets(call), code)]
