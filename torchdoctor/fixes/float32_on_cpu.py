@@ -24,13 +24,12 @@ On a CPU with bfloat16 instructions (amx_bf16, avx512_bf16), autocast in bfloat1
 
 from typing import Any
 
-from torchdoctor.edits import Edit, SinglePrecisionEdit
+from torchdoctor.edits import Edit
+from torchdoctor.edits.training import in_single_precision
 from torchdoctor.queries.arithmetic import half_location, half_models
 from torchdoctor.queries.lookup import place
 from torchdoctor.queries.touched import phases
 from torchdoctor.schema import Example, FixSpec, Recording, Settings, process
-
-_MOST_CALLS = 16  # that the probe keeps
 
 
 def refuses(recording: Recording) -> str | None:
@@ -99,15 +98,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return edits of the lines that ask for float16; none if one is unsure, or is not known."""
-    calls = recording.main.half_calls
-    if not any(call.kind != "data" for call in calls) or not all(call.sure for call in calls):
-        return []
-    if len(calls) >= _MOST_CALLS:
-        return []  # there may be more
-    return [
-        SinglePrecisionEdit(file=c.location.file, line=c.location.line, callee=c.name)
-        for c in calls
-    ]
+    return in_single_precision(recording.main.half_calls)
 
 
 _MODEL = {"ident": 0, "forwards": 9, "dtypes": ["float16"], "device": "cpu"}
