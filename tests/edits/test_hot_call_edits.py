@@ -413,3 +413,22 @@ def test_a_shard_is_loaded_once_in_each_process(line: str, after: str | None) ->
         return
     assert code is not None
     assert f"shard = {after}\n" in code
+
+
+@pytest.mark.parametrize(
+    ("line", "is_kept"),
+    [
+        ("y = x - x.mean()", True),
+        ("x -= x.mean()", False),
+        ("x[0] = 1", False),
+        ("x.sort()", False),
+        ("x[index].clamp_(0)", False),
+    ],
+)
+def test_what_is_changed_in_place_is_loaded_anew(line: str, is_kept: bool) -> None:
+    """The second sample would find the changes that the first one made."""
+    head = (
+        "import numpy\n\nclass D:\n    def get(self, index):\n        x = numpy.load(self.path)\n"
+    )
+    source = f"{head}        {line}\n        return x[index]\n"
+    assert (edited(source, OpenedOnceEdit(file="", line=5)) is not None) == is_kept
