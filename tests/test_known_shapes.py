@@ -68,7 +68,7 @@ def test_a_calls_share_is_its_part_of_the_time_that_the_clock_gives_its_phase():
     learning = {**row(50, "loss.backward()", 40, "main"), "phase": "backward"}
     steps = {"mean_s": 0.01, "data_wait_s": 0.009, "backward_s": 0.001}
     (call,) = hot_calls(recording({"steps": steps, **process(stacks=[opened, learning])}))
-    assert (call.function, call.top.line, round(call.share, 3)) == ("read", 37, 0.9)
+    assert (call.function, call.location.line, round(call.share, 3)) == ("read", 37, 0.9)
 
 
 def test_without_the_loops_own_samples_no_function_is_blamed():

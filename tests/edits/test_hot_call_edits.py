@@ -252,6 +252,7 @@ def test_what_may_differ_where_it_is_read_stays(old: str, new: str) -> None:
     [
         ("for step, x in enumerate(loader):", "if step % 10 == 0:"),
         ("for step in range(100):", "if step % 10 == 0:"),
+        ("for step in range(0, 1000, 16):", None),
         ("for x in loader:", None),
         ("for step, x in pairs(loader):", None),
     ],
@@ -412,3 +413,22 @@ def test_a_shard_is_loaded_once_in_each_process(line: str, after: str | None) ->
         return
     assert code is not None
     assert f"shard = {after}\n" in code
+
+
+@pytest.mark.parametrize(
+    ("line", "is_kept"),
+    [
+        ("y = x - x.mean()", True),
+        ("x -= x.mean()", False),
+        ("x[0] = 1", False),
+        ("x.sort()", False),
+        ("x[index].clamp_(0)", False),
+    ],
+)
+def test_what_is_changed_in_place_is_loaded_anew(line: str, is_kept: bool) -> None:
+    """The second sample would find the changes that the first one made."""
+    head = (
+        "import numpy\n\nclass D:\n    def get(self, index):\n        x = numpy.load(self.path)\n"
+    )
+    source = f"{head}        {line}\n        return x[index]\n"
+    assert (edited(source, OpenedOnceEdit(file="", line=5)) is not None) == is_kept

@@ -184,8 +184,7 @@ def _prospect(
     # Beside the tree's first yes a mistake, whose end costs no result and no set-up, may cost more.
     causes = [finding for finding in diagnosis.findings if finding.check == diagnosis.detail]
     largest_cause = max((finding.share_of_step or 0.0 for finding in causes), default=0.0)
-    costs_nothing = fix.risk == 0 and not fix.setup_s
-    if tier == 1 and costs_nothing and (share or 0.0) > max(_MAIN_SHARE, largest_cause):
+    if tier == 1 and _costs_nothing(fix) and (share or 0.0) > max(_MAIN_SHARE, largest_cause):
         tier = 0
     if _is_cure_of_large_part(fix, treated, share):
         named = "measured"
@@ -255,7 +254,12 @@ def _is_cure_of_large_part(fix: FixSpec, treated: Collection[Finding], share: fl
 
 
 def _is_for_seen_shape(fix: FixSpec) -> bool:
-    return fix.p_helps >= _SURE_HELP and fix.risk == 0 and not fix.setup_s
+    return fix.p_helps >= _SURE_HELP and _costs_nothing(fix)
+
+
+def _costs_nothing(fix: FixSpec) -> bool:
+    """Return True if a fix changes no result, and a trial of it needs no set-up."""
+    return fix.risk == 0 and not fix.setup_s
 
 
 def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:

@@ -23,20 +23,18 @@ from torchdoctor.queries.copies import copying_code
 from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _NAMED = 2
-_SHOWN = 60  # characters of a line
 
 
 def _examine(recording: Recording) -> Symptoms:
     for code in copying_code(recording)[:_NAMED]:
         if code.share < CHECK.threshold:
             continue
-        text = code.rows[0].text[:_SHOWN].strip()
         evidence = fact(
             "copies",
             share=code.share,
             location=code.location,
             function=code.location.function,
-            text=text or None,
+            text=code.text,
         )
         yield Symptom(share=code.share, evidence=evidence, location=code.location)
 

@@ -20,15 +20,14 @@ Work outside the model (work-outside-model), of which such a function may be a p
 
 from typing import Any
 
-from torchdoctor.queries.hot_calls import HotCall, hot_calls, lines_of_passes
+from torchdoctor.queries.hot_calls import SampledCode, hot_calls, lines_of_passes
 from torchdoctor.queries.known_shapes import shape_of
 from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 _NAMED = 3
-_SHOWN = 60  # characters of a line
 
 
-def _has_shape(call: HotCall) -> bool:
+def _has_shape(call: SampledCode) -> bool:
     top = call.rows[0]
     return shape_of(top.text, call.function, top.leaf) is not None
 
@@ -36,21 +35,23 @@ def _has_shape(call: HotCall) -> bool:
 def _examine(recording: Recording) -> Symptoms:
     passes = [call for call in lines_of_passes(recording) if _has_shape(call)]
     for call in passes[:1]:
-        text = call.rows[0].text[:_SHOWN].strip()
-        evidence = fact("line", share=call.share, location=call.top, text=text)
-        yield Symptom(share=call.share, evidence=evidence, location=call.top, severity="moderate")
+        evidence = fact("line", share=call.share, location=call.location, text=call.text or "")
+        yield Symptom(
+            share=call.share, evidence=evidence, location=call.location, severity="moderate"
+        )
     for call in hot_calls(recording)[:_NAMED]:
         if call.share < CHECK.threshold:
             continue
-        text = call.rows[0].text[:_SHOWN].strip()
         evidence = fact(
             "function",
             share=call.share,
-            location=call.top,
+            location=call.location,
             function=call.function,
-            text=text or None,
+            text=call.text,
         )
-        yield Symptom(share=call.share, evidence=evidence, location=call.top, severity="moderate")
+        yield Symptom(
+            share=call.share, evidence=evidence, location=call.location, severity="moderate"
+        )
 
 
 _ROW: dict[str, Any] = {

@@ -24,7 +24,6 @@ from torchdoctor.queries.loops import inner_loops
 from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
 _NAMED = 2
-_SHOWN = 60  # characters of a line
 
 
 def _examine(recording: Recording) -> Symptoms:
@@ -32,13 +31,12 @@ def _examine(recording: Recording) -> Symptoms:
     for loop in inner_loops(recording)[:_NAMED]:
         if loop.share < CHECK.threshold:
             continue
-        text = loop.rows[0].text[:_SHOWN].strip()
         evidence = fact(
             "loop",
             share=loop.share,
             location=loop.location,
             function=loop.location.function,
-            text=text or None,
+            text=loop.text,
             operators=traced.operator_calls_per_step if traced is not None else None,
         )
         yield Symptom(share=loop.share, evidence=evidence, location=loop.location)

@@ -5,6 +5,7 @@ import re
 import libcst as cst
 
 from torchdoctor.edits import KeptResultEdit, KeptSamplesEdit, StatementEdit
+from torchdoctor.edits.bindings import names_read
 from torchdoctor.edits.changes import Changes, Reshaped
 from torchdoctor.edits.statements import with_statement
 from torchdoctor.edits.syntax import Program, Syntax, last_name, source_of
@@ -98,14 +99,12 @@ def _depends_on_more(program: Program, function: cst.FunctionDef) -> bool:
         return True  # NumPy's arrays cannot be the arguments of what is kept
     given = {x.name.value for x in Syntax(function.params).of(cst.Param)}
     own = given | {source_of(x) for x in syntax.targets}
-    attributes = {x.attr for x in syntax.of(cst.Attribute)}
-    keywords = {x.keyword for x in syntax.of(cst.Arg) if x.keyword is not None}
-    read = {x.value for x in syntax.of(cst.Name) if x not in attributes and x not in keywords}
+    read = set(names_read(function.body)) - own
     changed = [x for x in program.targets if x not in syntax.targets]
     outside = {source_of(x).split(".")[0].split("[")[0] for x in changed}
-    constants = {name for name in read - own if name.isupper()}
+    constants = {name for name in read if name.isupper()}
     stored = [x for x in syntax.targets if not isinstance(x, cst.Name)]
     written = {source_of(x).split(".")[0].split("[")[0] for x in stored}
     kinds: tuple[type[cst.CSTNode], ...] = (cst.Global, cst.Nonlocal, cst.Yield)
     declared = any(syntax.of(kind) for kind in kinds)
-    return bool(declared or written & given or (read - own - constants) & outside)
+    return bool(declared or written & given or (read - constants) & outside)

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from torchdoctor.edits.unused_results import calls_in, parsed_file
+from torchdoctor.edits.unused_results import FUNCTIONS, calls_in, definitions, parsed_file
 
 _RANDOM_MODULES = ("random", "secrets")
 _DRAWS = (
@@ -22,19 +22,13 @@ _DRAWS = (
     "choice",
     "choices",
 )
-_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Loop = (ast.For, ast.AsyncFor, ast.While)
 
 
 def differs_each_call(files: list[str], function: str) -> bool:
     """Return True if a function draws random numbers, or each call gets what a loop makes anew."""
     trees = [tree for tree in map(parsed_file, files) if tree is not None]
-    defined = [
-        node
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, _Function) and node.name == function
-    ]
+    defined = [node for tree in trees for node in definitions(tree, function)]
     if defined and all(map(_draws, defined)):
         return True
     calls = [differs for tree in trees for differs in _calls_differ(tree, function, [])]
@@ -61,7 +55,7 @@ def _dotted(node: ast.expr) -> list[str]:
 def _calls_differ(node: ast.AST, function: str, loops: list[ast.AST]) -> Iterator[bool]:
     """Yield for each call whether an argument of it is made anew by the loop around it."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, (*_Function, ast.Lambda)):
+        if isinstance(child, (*FUNCTIONS, ast.Lambda)):
             yield from _calls_differ(child, function, [])
         else:
             around = [*loops, child] if isinstance(child, _Loop) else loops

@@ -1,5 +1,7 @@
 """What a function opens anew in each call, opened once in each process instead."""
 
+import re
+
 import libcst as cst
 from libcst import matchers
 
@@ -12,6 +14,7 @@ _NAME = "_open_once"
 _MOST_OPEN = 64  # of which the one not used for the longest time is closed
 _LOADS = ("torch.load", "numpy.load")
 _PATHS = ("os.path.join", "join", "str", "Path")  # what makes a path of hashable parts
+_IN_PLACE = re.compile(r"(?<!_)_$|^(append|extend|fill|pop|put|resize|setdefault|sort|update)$")
 _READS = ("'r'", '"r"')
 
 
@@ -74,11 +77,10 @@ def _in_place(
     program: Program, call: cst.Call, function: cst.FunctionDef, code: str
 ) -> Changes | None:
     """Return what puts other code in place of the call, without what closes its result."""
-    item = program.parents[call]
-    assign = program.parents[call]
-    if isinstance(item, cst.WithItem):
-        statement = program.parents[item]
-        name = item.asname.name if item.asname is not None else None
+    above = program.parents[call]
+    if isinstance(above, cst.WithItem):
+        statement = program.parents[above]
+        name = above.asname.name if above.asname is not None else None
         if not isinstance(statement, cst.With) or len(statement.items) != 1:
             return None
         if not isinstance(name, cst.Name) or statement.asynchronous is not None:
@@ -87,9 +89,9 @@ def _in_place(
             return None
         line = f"{name.value} = {code}"
         return [Reshaped(*program.place_of(statement), line, lambda made: _without(made, line))]
-    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+    if not isinstance(above, cst.Assign) or len(above.targets) != 1:
         return None
-    target = assign.targets[0].target
+    target = above.targets[0].target
     if not isinstance(target, cst.Name) or _closes(function, target.value):
         return None
     return [Replaced(*program.span_with_brackets(call), code)]
@@ -101,7 +103,15 @@ def _closes(function: cst.FunctionDef, name: str) -> bool:
     closes = [x for x in syntax.calls("close", "__exit__") if source_of(x.func).startswith(name)]
     yields = syntax.of(cst.Yield)
     writes = [x for x in syntax.calls() if last_name(x.func) in ("write", "writestr", "put")]
-    return bool(managed or closes or yields or writes)
+    return bool(managed or closes or yields or writes) or _changes(syntax, name)
+
+
+def _changes(syntax: Syntax, name: str) -> bool:
+    """Return True if what was loaded is changed in place: the next call would get it changed."""
+    changed: list[cst.CSTNode] = [x.target for x in syntax.of(cst.AugAssign)]
+    changed += [x for x in syntax.targets if not isinstance(x, cst.Name)]
+    changed += [x.func for x in syntax.calls() if _IN_PLACE.search(last_name(x.func))]
+    return any(re.match(rf"{name}\b", source_of(x)) for x in changed)
 
 
 def _without(made: cst.CSTNode, line: str) -> list[cst.CSTNode]:

@@ -8,17 +8,11 @@ import libcst as cst
 from torchdoctor.edits import RareCallEdit
 from torchdoctor.edits.bindings import Bindings
 from torchdoctor.edits.changes import Changes, Inserted, Removed, Reshaped
-from torchdoctor.edits.syntax import (
-    Block,
-    Program,
-    Syntax,
-    called,
-    last_name,
-    source_of,
-)
+from torchdoctor.edits.syntax import Block, Program, Syntax, called, last_name, source_of
 
 _SEVERAL = re.compile(r"torch\.distributed|torch\.nn\.parallel|accelerate|deepspeed|horovod")
 _OF_ONE_RANK = re.compile(r"rank|main|master|primary|is_zero")
+_WITH_STEP = 3  # arguments of a range
 
 
 def called_rarely(program: Program, edit: RareCallEdit) -> Changes | None:
@@ -134,7 +128,8 @@ def _counter(loop: cst.For | cst.While) -> str | None:
         target = loop.target
         iterated = loop.iter
         if isinstance(iterated, cst.Call) and last_name(iterated.func) == "range":
-            return target.value if isinstance(target, cst.Name) else None
+            by_one = len(iterated.args) < _WITH_STEP
+            return target.value if by_one and isinstance(target, cst.Name) else None
         counts = isinstance(iterated, cst.Call) and last_name(iterated.func) == "enumerate"
         if counts and isinstance(target, cst.Tuple) and len(target.elements) == 2:
             first = target.elements[0].value

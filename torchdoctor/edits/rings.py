@@ -57,7 +57,7 @@ def _made(program: Program, name: str) -> tuple[cst.Assign, cst.Call] | None:
     if len(assigns) != 1 or len(assigns[0].targets) != 1:
         return None
     assign = assigns[0]
-    value = assigns[0].value
+    value = assign.value
     if not isinstance(value, cst.Call) or program.full_name(value.func) != _DEQUE:
         return None
     line = program.parents[assign]

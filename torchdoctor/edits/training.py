@@ -1,19 +1,22 @@
 """What a fix asks to change around the model: its call in training, and before the loop."""
 
 import re
+from collections.abc import Sequence
 
 from torchdoctor.edits import (
     BeforeLoopEdit,
     Edit,
     InputEdit,
     ScaledStepEdit,
+    SinglePrecisionEdit,
     StatementEdit,
     WithEdit,
 )
 from torchdoctor.queries.lookup import training_models
-from torchdoctor.schema import Location, ModelFacts, Recording, TrainingPass
+from torchdoctor.schema import DoubleCall, Location, ModelFacts, Recording, TrainingPass
 
 _SCALER = "gradient_scaler"
+_MOST_CALLS = 16  # that the probe keeps
 _PIXEL = re.compile(r"\d+x\d+x1x1 float")
 _IMAGES = re.compile(r"\d+x\d+x\d+x\d+ (float|bfloat)")  # of a call's first tensor
 
@@ -96,6 +99,18 @@ def before_training(recording: Recording, statement: str) -> list[Edit]:
             )
         )
     return edits
+
+
+def in_single_precision(calls: Sequence[DoubleCall]) -> list[Edit]:
+    """Return edits that make float32 of what lines ask for; [] if one is unsure or not known."""
+    if not any(call.kind != "data" for call in calls) or not all(call.sure for call in calls):
+        return []
+    if len(calls) >= _MOST_CALLS:
+        return []  # there may be more
+    return [
+        SinglePrecisionEdit(file=c.location.file, line=c.location.line, callee=c.name)
+        for c in calls
+    ]
 
 
 def on_images(recording: Recording, method: str) -> list[Edit]:

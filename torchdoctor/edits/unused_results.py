@@ -26,7 +26,7 @@ _COLLECTIVES = (  # of torch.distributed: each rank waits there for all others
     "scatter_object_list",
     "sync_and_compute",
 )
-_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def only_reported(files: list[str], function: str) -> bool:
@@ -38,18 +38,13 @@ def only_reported(files: list[str], function: str) -> bool:
     calls = 0
     for tree in trees:
         for scope in ast.walk(tree):
-            if isinstance(scope, (*_Function, ast.Module)):
+            if isinstance(scope, (*FUNCTIONS, ast.Module)):
                 for statement in _statements(scope):
                     for call in calls_in(statement, function):
                         calls += 1
                         if not _is_reported(scope, statement, call):
                             return False
-    defined = [
-        node
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, _Function) and node.name == function
-    ]
+    defined = [node for tree in trees for node in definitions(tree, function)]
     return calls > 0 and len(defined) == 1 and not _changes_something(defined[0])
 
 
@@ -72,15 +67,14 @@ def reporter(files: list[str], function: str) -> tuple[str, str] | None:
 
 def _defines(file: str, function: str) -> bool:
     tree = parsed_file(file)
-    nodes = ast.walk(tree) if tree is not None else ()
-    return any(isinstance(node, _Function) and node.name == function for node in nodes)
+    return tree is not None and any(definitions(tree, function))
 
 
 def _callers(file: str, function: str) -> Iterator[str]:
     """Yield the names of the functions that call one; "" for the module."""
     tree = parsed_file(file)
     for scope in ast.walk(tree) if tree is not None else ():
-        if isinstance(scope, (*_Function, ast.Module)):
+        if isinstance(scope, (*FUNCTIONS, ast.Module)):
             statements = list(_statements(scope))
             if any(True for statement in statements for _ in calls_in(statement, function)):
                 yield getattr(scope, "name", "")
@@ -94,7 +88,7 @@ def holds_collectives(files: list[str], function: str) -> bool:
     trees = [tree for tree in map(parsed_file, files) if tree is not None]
     defined: dict[str, list[ast.AST]] = {}
     for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, _Function):
+        if isinstance(node, FUNCTIONS):
             defined.setdefault(node.name, []).append(node)
     visited = {function}
     open_names = [function]
@@ -124,6 +118,13 @@ def parsed_file(file: str) -> ast.Module | None:
         return None
 
 
+def definitions(tree: ast.AST, function: str) -> Iterator[ast.AST]:
+    """Yield the functions of a tree that have a name."""
+    for node in ast.walk(tree):
+        if isinstance(node, FUNCTIONS) and node.name == function:
+            yield node
+
+
 @functools.lru_cache(maxsize=8)
 def _tree(source: str) -> ast.Module:
     """Return the syntax tree of a source, which is asked about for each of its functions."""
@@ -133,7 +134,7 @@ def _tree(source: str) -> ast.Module:
 def _statements(scope: ast.AST) -> Iterator[ast.stmt]:
     """Yield the simple statements, and the heads of others, of a scope but not of those in it."""
     for node in ast.iter_child_nodes(scope):
-        if isinstance(node, (*_Function, ast.ClassDef)):
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             continue
         if isinstance(node, ast.stmt):
             yield node

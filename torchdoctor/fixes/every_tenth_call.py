@@ -27,25 +27,21 @@ from typing import Any
 from torchdoctor.edits import Edit, RareCallEdit
 from torchdoctor.edits.unused_results import has_call, holds_collectives, reporter
 from torchdoctor.fixes._parts import SampledLines
-from torchdoctor.queries.hot_calls import HotCall, hot_calls
+from torchdoctor.queries.hot_calls import SampledCode, files_of_calls, hot_calls
 from torchdoctor.queries.lookup import place
 from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
 
 _EVERY = 10
 
 
-def _calls(recording: Recording) -> list[tuple[HotCall, tuple[str, str]]]:
+def _calls(recording: Recording) -> list[tuple[SampledCode, tuple[str, str]]]:
     """Return the calls, each with file and name of the function that is to be called rarely."""
     calls = []
     for call in hot_calls(recording):
-        files = _files(recording, call)
+        files = files_of_calls(recording, call.location.file)
         reported = reporter(files, call.function) if "loader" not in call.phases else None
         calls += [(call, reported)] if reported is not None else []
     return calls
-
-
-def _files(recording: Recording, call: HotCall) -> list[str]:
-    return sorted({call.top.file, recording.workload.script or call.top.file})
 
 
 def by_hand(recording: Recording) -> bool:
@@ -53,7 +49,8 @@ def by_hand(recording: Recording) -> bool:
     if (recording.main.world_size or 1) < 2:
         return False
     return any(
-        holds_collectives(_files(recording, call), name) for call, (_, name) in _calls(recording)
+        holds_collectives(files_of_calls(recording, call.location.file), name)
+        for call, (_, name) in _calls(recording)
     )
 
 
@@ -76,7 +73,7 @@ def settings(recording: Recording) -> list[Settings]:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    calls = [place(recording, call.top) for call, _ in _calls(recording)]
+    calls = [place(recording, call.location) for call, _ in _calls(recording)]
     where = next(filter(None, calls), settings["file"])
     return f"# {settings['function']} ({where})\n{FIX.permanent_form}"
 
@@ -84,10 +81,9 @@ def instruction(settings: Settings, recording: Recording) -> str:
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
     name = settings["function"]
     every = settings["every"]
-    files = sorted({settings["file"], recording.workload.script or settings["file"]})
     return [
         RareCallEdit(file=file, function=name, every=every)
-        for file in files
+        for file in files_of_calls(recording, settings["file"])
         if has_call(file, name)
     ]
 

@@ -24,13 +24,12 @@ On a CPU with bfloat16 instructions (amx_bf16, avx512_bf16), autocast in bfloat1
 
 from typing import Any
 
-from torchdoctor.edits import Edit, SinglePrecisionEdit
+from torchdoctor.edits import Edit
+from torchdoctor.edits.training import in_single_precision
 from torchdoctor.queries.arithmetic import half_location, half_models
 from torchdoctor.queries.lookup import place
 from torchdoctor.queries.touched import phases
 from torchdoctor.schema import Example, FixSpec, Recording, Settings, process
-
-_MOST_CALLS = 16  # that the probe keeps
 
 
 def refuses(recording: Recording) -> str | None:
@@ -41,6 +40,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     half = torch.float16
     single = torch.float32
     hooks: dict[int, Any] = {}  # of modules that were changed
+    halves: dict[int, list[Any]] = {}  # their tensors that were float16
 
     def cast(value: Any, dtype: Any) -> Any:
         def change(leaf: Any) -> Any:
@@ -51,18 +51,20 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     def convert(module: Any) -> None:
         parts = [*module.parameters(), *module.buffers()]
-        if not any(part.dtype is half for part in parts):
+        own = [part for part in parts if part.dtype is half]
+        if not own:
             return
         if any(part.device.type != "cpu" for part in parts):
             program.refuse("The model is not on the CPU.")
-        _set_dtype(torch, module, single, program.optimizers())
+        halves[id(module)] = own
+        _set_dtype(torch, own, single, program.optimizers())
         hooks[id(module)] = module.register_forward_hook(lambda _, __, output: cast(output, half))
         program.applied()
 
     def undo(module: Any) -> None:
         if (hook := hooks.pop(id(module), None)) is not None:
             hook.remove()
-            _set_dtype(torch, module, half, program.optimizers())
+            _set_dtype(torch, halves.pop(id(module)), half, program.optimizers())
 
     def convert_inputs(module: Any, args: Any, kwargs: Any) -> Any:
         return cast((args, kwargs), single) if id(module) in hooks else (args, kwargs)
@@ -72,14 +74,16 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.at("arguments", convert_inputs)
 
 
-def _set_dtype(torch: Any, module: Any, dtype: Any, optimizers: Any) -> None:
-    """Convert a module in place, and gradients and optimizer states along with their parameter."""
-    module.to(dtype)
-    for parameter in module.parameters():
-        states = [optimizer.state.get(parameter, {}) for optimizer in optimizers]
-        for state in states:
+def _set_dtype(torch: Any, parts: list[Any], dtype: Any, optimizers: Any) -> None:
+    """Convert tensors in place, and gradients and optimizer states along with their parameter."""
+    for part in parts:
+        part.data = part.data.to(dtype)
+        if part.grad is not None:
+            part.grad.data = part.grad.data.to(dtype)
+        for optimizer in optimizers:
+            state = optimizer.state.get(part, {})
             for name, value in state.items():
-                alike = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+                alike = isinstance(value, torch.Tensor) and value.shape == part.shape
                 if alike and value.is_floating_point():
                     state[name] = value.to(dtype)
 
@@ -94,15 +98,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return edits of the lines that ask for float16; none if one is unsure, or is not known."""
-    calls = recording.main.half_calls
-    if not any(call.kind != "data" for call in calls) or not all(call.sure for call in calls):
-        return []
-    if len(calls) >= _MOST_CALLS:
-        return []  # there may be more
-    return [
-        SinglePrecisionEdit(file=c.location.file, line=c.location.line, callee=c.name)
-        for c in calls
-    ]
+    return in_single_precision(recording.main.half_calls)
 
 
 _MODEL = {"ident": 0, "forwards": 9, "dtypes": ["float16"], "device": "cpu"}

@@ -29,7 +29,7 @@ from torchdoctor.queries.lookup import training_models
 from torchdoctor.schema import Example, FixSpec, ModelFacts, Recording, Settings, process
 
 _IMPORT = "import torch.fx.experimental.optimization"
-_FUSE = "{model} = torch.fx.experimental.optimization.fuse({model})"
+_FUSE = "{model} = torch.fx.experimental.optimization.fuse({model}.eval())"
 
 
 def _foldable(recording: Recording) -> list[ModelFacts]:
@@ -83,7 +83,9 @@ def _unchanged(x: Any) -> Any:
 
 def _pairs(torch: Any, module: Any, call: Any) -> tuple[Any, list[tuple[Any, Any]]]:
     """Return what a call gives, and each convolution with the one norm that got its output."""
-    nn, outputs, pairs = torch.nn, list[Any](), list[tuple[Any, Any]]()
+    nn = torch.nn
+    outputs: list[tuple[Any, Any]] = []
+    pairs: list[tuple[Any, Any]] = []
     calls: dict[Any, int] = {}
 
     def after_convolution(conv: Any, _: Any, output: Any) -> None:

@@ -23,24 +23,18 @@ from typing import Any
 
 from torchdoctor.fixes._parts import SampledLines
 from torchdoctor.queries.hardware import memory_is_short
-from torchdoctor.queries.known_shapes import shape_of
+from torchdoctor.queries.known_shapes import rows_of_shapes
 from torchdoctor.queries.touched import phases
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample, process
+from torchdoctor.schema import Example, FixSpec, Recording, Settings, process
 
 _SHAPE = "activations-computed-again"
 _OWN = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop")
 
 
-def _rows(recording: Recording) -> list[StackSample]:
-    rows = []
-    for row in recording.main.stacks:
-        shape = shape_of(row.text, row.location.function or "", row.leaf)
-        rows += [row] if shape is not None and shape.id == _SHAPE else []
-    return rows
-
-
 _LINES = SampledLines(
-    rows=_rows, label="checkpointed layers", none="No line was seen that checkpoints activations."
+    rows=lambda recording: rows_of_shapes(recording, _SHAPE),
+    label="checkpointed layers",
+    none="No line was seen that checkpoints activations.",
 )
 
 

@@ -28,7 +28,7 @@ from typing import Any
 from torchdoctor.edits import Edit, KeptResultEdit
 from torchdoctor.edits.differing_calls import differs_each_call
 from torchdoctor.fixes._parts import SampledLines
-from torchdoctor.queries.hot_calls import HotCall, hot_calls
+from torchdoctor.queries.hot_calls import SampledCode, files_of_calls, hot_calls
 from torchdoctor.queries.lookup import place
 from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
 
@@ -39,17 +39,13 @@ _NEVER_SAME = ("__getitem__", "__getitems__", "__iter__", "__next__", "collate",
 _TRIED = 2
 
 
-def _calls(recording: Recording) -> list[HotCall]:
+def _calls(recording: Recording) -> list[SampledCode]:
     return [
         call
         for call in hot_calls(recording)
         if call.function not in _NEVER_SAME
-        and not differs_each_call(_files(recording, call), call.function)
+        and not differs_each_call(files_of_calls(recording, call.location.file), call.function)
     ]
-
-
-def _files(recording: Recording, call: HotCall) -> list[str]:
-    return sorted({call.top.file, recording.workload.script or call.top.file})
 
 
 def _rows(recording: Recording) -> list[StackSample]:
@@ -65,19 +61,23 @@ _CALL = SampledLines(
 
 def settings(recording: Recording) -> list[Settings]:
     calls = _calls(recording)[:_TRIED]
-    return [{"function": call.function, "file": call.top.file} for call in calls]
+    return [{"function": call.function, "file": call.location.file} for call in calls]
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
     where = next(
-        (place(recording, x.top) for x in _calls(recording) if x.function == settings["function"]),
+        (
+            place(recording, x.location)
+            for x in _calls(recording)
+            if x.function == settings["function"]
+        ),
         None,
     )
     return f"# {settings['function']} ({where or settings['file']})\n{FIX.permanent_form}"
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    lines = [x.top for x in _calls(recording) if x.function == settings["function"]]
+    lines = [x.location for x in _calls(recording) if x.function == settings["function"]]
     return [
         KeptResultEdit(file=at.file, line=at.line, function=settings["function"], kept=_MOST_KEPT)
         for at in lines[:1]

@@ -30,18 +30,14 @@ from typing import Any
 
 from torchdoctor.edits import RingEdit
 from torchdoctor.fixes._parts import SampledLines
-from torchdoctor.queries.known_shapes import shape_of
+from torchdoctor.queries.known_shapes import rows_of_shapes
 from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
 
 _SHAPES = ("sample-of-a-deque", "deque-indexed")
 
 
 def _rows(recording: Recording) -> list[StackSample]:
-    rows = []
-    for row in recording.main.stacks:
-        shape = shape_of(row.text, row.location.function or "", row.leaf)
-        rows += [row] if shape is not None and shape.id in _SHAPES else []
-    return rows
+    return rows_of_shapes(recording, *_SHAPES)
 
 
 _LINES = SampledLines(

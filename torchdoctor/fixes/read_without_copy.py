@@ -30,19 +30,16 @@ import weakref
 from typing import Any
 
 from torchdoctor.fixes._parts import SampledLines
-from torchdoctor.queries.copies import CopyingCode, copying_code
+from torchdoctor.queries.copies import copies_tensors, copying_code
 from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
 
 _ENOUGH = 3  # copies that were only read, and are gone
 _MOST = 40  # copies that are watched; by then enough of them were to be gone
 
 
-def _code(recording: Recording) -> list[CopyingCode]:
-    return [code for code in copying_code(recording) if code.can_be_tried]
-
-
 def _rows(recording: Recording) -> list[StackSample]:
-    return [row for code in _code(recording)[:1] for row in code.rows]
+    code = [each for each in copying_code(recording) if copies_tensors(each)]
+    return code[0].rows if code else []
 
 
 _LINES = SampledLines(

@@ -24,14 +24,13 @@ seed, random numbers in float32 differ from those in float64.
 - NVIDIA, CUDA C++ Guide: https://docs.nvidia.com/cuda/cuda-c-programming-guide/
 """
 
-from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit
+from torchdoctor.edits import BatchCastEdit, Edit
 from torchdoctor.edits.reading import batch_loops
+from torchdoctor.edits.training import in_single_precision
 from torchdoctor.queries.arithmetic import double_leaves, double_location, double_models
 from torchdoctor.queries.lookup import place, training_loaders, training_models
 from torchdoctor.queries.touched import moved_in_half, precision_ratio, products, several
 from torchdoctor.schema import FixSpec, Recording, Settings, Touches, TraceStatistics, process
-
-_MOST_CALLS = 16  # that the probe keeps
 
 
 def refuses(recording: Recording) -> str | None:
@@ -84,14 +83,9 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     Batches of a data set of the program's own may be made of arrays that no line converts.
     """
     calls = recording.main.double_calls
-    if not any(call.kind != "data" for call in calls) or not all(call.sure for call in calls):
+    lines = in_single_precision(calls)
+    if not lines:
         return []
-    if len(calls) >= _MOST_CALLS:
-        return []  # there may be more
-    lines: list[Edit] = [
-        SinglePrecisionEdit(file=c.location.file, line=c.location.line, callee=c.name)
-        for c in calls
-    ]
     loaders = training_loaders(recording)
     made = any(call.kind == "data" for call in calls)
     if not loaders or not any(double_leaves(recording)):

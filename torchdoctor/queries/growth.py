@@ -59,9 +59,8 @@ def growing_line(recording: Recording) -> Location | None:
     rows = [x for x in recording.main.stacks if _in_phase(x, _PHASES.get(phase, phase))]
     total = sum(row.count for row in rows)
     for place in by_function(rows):
-        own = sorted(place.rows, key=lambda row: -row.count)
-        if sum(row.count for row in own) >= _SHARE * total:
-            return own[0].location
+        if place.count >= _SHARE * total:
+            return place.top.location
     return None
 
 

@@ -1,17 +1,17 @@
-"""Functions of the user's own that hold much of the step, by the sampled stacks."""
+"""Functions and lines of the user's own that hold much of the step, by the sampled stacks."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torchdoctor.queries import touched
-from torchdoctor.queries.stacks import by_function
+from torchdoctor.queries.stacks import Place, by_function, by_line, function_of
 from torchdoctor.schema import Location, Recording, StackSample, Touches
 
 LEAST_SHARE = 0.05  # of the step, from where on an experiment on a call may show something
 _FEWEST = 20  # samples, of fewer nothing is said
 _WHOLE_PASS = ("forward", "training_step", "__call__", "<module>", "<lambda>")
-_LEARNING = ("backward", "optimizer")
+LEARNING = ("backward", "optimizer")
 _TIMED = {  # phases of samples, and the fields of StepStatistics that time them
     "loader": "data_wait_s",
     "forward": "forward_s",
@@ -19,65 +19,77 @@ _TIMED = {  # phases of samples, and the fields of StepStatistics that time them
     "optimizer": "optimizer_s",
 }
 _REST = "rest"
+_SHOWN = 60  # characters of a line
 
 
 @dataclass(frozen=True, kw_only=True)
-class HotCall:
-    """A function, and how much of the sampled time its own lines hold."""
+class SampledCode:
+    """Lines of one function, and how much of the step they hold."""
 
     share: float
     rows: list[StackSample]  # the most frequent first
 
     @property
-    def top(self) -> Location:
+    def location(self) -> Location:
         """The line that most samples show."""
         return self.rows[0].location
 
     @property
     def function(self) -> str:
-        """Its name."""
-        return self.top.function or ""
+        """The name of the function."""
+        return self.location.function or ""
+
+    @property
+    def text(self) -> str | None:
+        """The beginning of that line's source; None: it is not known."""
+        return self.rows[0].text[:_SHOWN].strip() or None
 
     @property
     def phases(self) -> set[str]:
-        """The phases that its samples fall into."""
+        """The phases that the samples fall into."""
         return {row.phase for row in self.rows}
 
-    @property
-    def is_called(self) -> bool:
-        """Return True if it is neither a whole pass nor the loop: its call can be answered."""
-        return self.function not in _WHOLE_PASS and not self.function.startswith("<")
+
+def sampled_code(recording: Recording, places: Iterable[Place]) -> list[SampledCode]:
+    """Return places with their shares of the step, the largest first."""
+    code = [SampledCode(share=sampled_share(recording, x.rows), rows=x.rows) for x in places]
+    return sorted(code, key=lambda each: -each.share)
 
 
-def hot_calls(recording: Recording) -> list[HotCall]:
+def is_sampled_enough(recording: Recording) -> bool:
+    """Return True if there are samples enough to say something of the step."""
+    return sum(row.count for row in recording.main.stacks) >= _FEWEST
+
+
+def hot_calls(recording: Recording) -> list[SampledCode]:
     """Return the functions that hold a twentieth of the step or more, the largest first.
 
     The function that learns is the loop, whose call nobody could spare.
     """
     stacks = recording.main.stacks
-    loops = {_function(row) for row in stacks if row.phase in _LEARNING}
-    if not loops or _count(stacks) < _FEWEST:
+    loops = {function_of(row) for row in stacks if row.phase in LEARNING}
+    if not loops or not is_sampled_enough(recording):
         return []  # without the loop's own samples any function may be the loop
-    calls = []
-    for place in by_function(row for row in stacks if _function(row) not in loops):
-        share = sampled_share(recording, place.rows)
-        calls.append(HotCall(share=share, rows=sorted(place.rows, key=lambda row: -row.count)))
-    calls = [call for call in calls if call.is_called and call.share >= LEAST_SHARE]
-    return sorted(calls, key=lambda call: -call.share)
+    places = by_function(row for row in stacks if function_of(row) not in loops)
+    calls = sampled_code(recording, places)
+    return [call for call in calls if _is_called(call) and call.share >= LEAST_SHARE]
 
 
-def lines_of_passes(recording: Recording) -> list[HotCall]:
+def _is_called(code: SampledCode) -> bool:
+    """Return True if it is neither a whole pass nor the loop: its call can be answered."""
+    return code.function not in _WHOLE_PASS and not code.function.startswith("<")
+
+
+def lines_of_passes(recording: Recording) -> list[SampledCode]:
     """Return the lines of forward passes that hold a twentieth of the step, the largest first."""
-    lines: dict[tuple[str, int], list[StackSample]] = {}
-    for row in recording.main.stacks:
-        if row.phase == "forward" and row.location.function in _WHOLE_PASS:
-            lines.setdefault((row.location.file, row.location.line), []).append(row)
-    calls = [
-        HotCall(share=sampled_share(recording, rows), rows=sorted(rows, key=lambda x: -x.count))
-        for rows in lines.values()
-    ]
-    large = [call for call in calls if call.share >= LEAST_SHARE]
-    return sorted(large, key=lambda call: -call.share)
+    forward = (row for row in recording.main.stacks if row.phase == "forward")
+    lines = by_line(row for row in forward if row.location.function in _WHOLE_PASS)
+    return [code for code in sampled_code(recording, lines) if code.share >= LEAST_SHARE]
+
+
+def files_of_calls(recording: Recording, file: str) -> list[str]:
+    """Return a function's file and the program's script: its calls stand in them."""
+    return sorted({file, recording.workload.script or file})
 
 
 def sampled_share(recording: Recording, rows: Iterable[StackSample]) -> float:
@@ -115,11 +127,3 @@ def _by_phase(rows: Iterable[StackSample]) -> Counter[str]:
     for row in rows:
         counts[row.phase if row.phase in _TIMED else _REST] += row.count
     return counts
-
-
-def _function(row: StackSample) -> tuple[str, str]:
-    return row.location.file, row.location.function or ""
-
-
-def _count(rows: Iterable[StackSample]) -> int:
-    return sum(row.count for row in rows)

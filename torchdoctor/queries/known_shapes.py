@@ -51,6 +51,16 @@ def shape_of(text: str, function: str, leaf: str = "") -> Shape | None:
     return next((x for x in known_shapes().values() if x.fits(text, function, leaf)), None)
 
 
+def rows_of_shapes(recording: Recording, *idents: str) -> list[StackSample]:
+    """Return the samples whose line has one of these shapes."""
+    rows = []
+    for row in recording.main.stacks:
+        shape = shape_of(row.text, row.location.function or "", row.leaf)
+        if shape is not None and shape.id in idents:
+            rows.append(row)
+    return rows
+
+
 def shape_at(recording: Recording, location: Location | None) -> Shape | None:
     """Return the shape of the line, or else of one that a good part of its function's time is at.
 

@@ -111,7 +111,7 @@ def is_users(name: str) -> bool:
 class Place:
     """Samples that were taken in the same function or at the same line."""
 
-    rows: list[StackSample]
+    rows: list[StackSample]  # the most frequent first
 
     @property
     def count(self) -> int:
@@ -121,19 +121,30 @@ class Place:
     @property
     def top(self) -> StackSample:
         """The most frequent sample."""
-        return max(self.rows, key=lambda row: row.count)
+        return self.rows[0]
 
 
 def by_function(rows: Iterable[StackSample]) -> list[Place]:
     """Return the functions, the most frequent first."""
-    return _ranked(rows, lambda row: (row.location.file, row.location.function or ""))
+    return _ranked(rows, function_of)
+
+
+def function_of(row: StackSample) -> tuple[str, str]:
+    """Return file and name of the function that a sample lies in."""
+    return row.location.file, row.location.function or ""
+
+
+def by_line(rows: Iterable[StackSample]) -> list[Place]:
+    """Return the lines, the most frequent first."""
+    return _ranked(rows, lambda row: (row.location.file, row.location.line))
 
 
 def _ranked(rows: Iterable[StackSample], key: Callable[[StackSample], Hashable]) -> list[Place]:
     groups: dict[Hashable, list[StackSample]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
-    return sorted(map(Place, groups.values()), key=lambda group: -group.count)
+    places = [Place(sorted(own, key=lambda row: -row.count)) for own in groups.values()]
+    return sorted(places, key=lambda place: -place.count)
 
 
 def preparing_line(recording: Recording) -> Evidence | None:
@@ -182,7 +193,7 @@ def line_of_branch(recording: Recording, branch: str) -> Location | None:
 
 
 def _main_line(rows: list[StackSample]) -> Location | None:
-    lines = _ranked(rows, lambda row: (row.location.file, row.location.line))
+    lines = by_line(rows)
     total = sum(row.count for row in rows)
     spread = total < _FEWEST or lines[0].count < _MOST * total
     return None if spread else lines[0].top.location
@@ -207,7 +218,7 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
         surely = training_models(recording) and not training_loaders(recording)
         return InlinePreparation(share=gap, top=None) if surely else None
     preparing = rows_showing(recording, "prepares")
-    lines = _ranked(preparing, lambda row: (row.location.file, row.location.line))
+    lines = by_line(preparing)
     share = gap * sum(row.count for row in preparing) / total
     return InlinePreparation(share=share, top=lines[0].top) if lines else None
 
