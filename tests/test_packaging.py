@@ -133,7 +133,10 @@ def test_a_program_runs_with_the_python_that_has_torch(
 
 
 @pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
-def test_what_is_built_installs_and_explains(kind: str, built: Path, tmp_path: Path) -> None:
+def test_what_is_built_installs_and_explains(
+    kind: str, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     [archive] = built.glob(kind)
     if kind == "*.tar.gz":  # hatchling stands here, not in the fresh environment
         wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation"]

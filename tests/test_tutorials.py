@@ -16,7 +16,8 @@ from synthetic_traces import every_branch
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 _PROGRAM = re.compile(r'```python title="(\w+\.py)"\n(.*?)```', re.DOTALL)
-_SECONDS = "40s"
+_SECONDS = "15s"
+_SECONDS_FOR_A_PATCH = "40s"
 # 5, 6: a slow machine does not get far in it. What a result should say, other tests look at.
 _EXPECTED = (0, 5, 6)
 
@@ -28,14 +29,14 @@ def _commands(page: Path) -> list[list[str]]:
     return [shlex.split(line) for line in lines]
 
 
-def _small(words: list[str]) -> list[str]:
+def _small(words: list[str], budget: str) -> list[str]:
     """Return a command that takes little time: what it measures is not looked at."""
     words = list(words)
     if words[1] in ("run", "gate"):
         if "--budget" in words:
-            words[words.index("--budget") + 1] = _SECONDS
+            words[words.index("--budget") + 1] = budget
         else:
-            words[2:2] = ["--budget", _SECONDS]
+            words[2:2] = ["--budget", budget]
     return words
 
 
@@ -69,14 +70,17 @@ def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path / "home"), "SHELL": "/bin/bash", "PYTHONPATH": str(ROOT)}
     (tmp_path / "home").mkdir()
     environment = {**os.environ, **home, "PATH": path}
-    for words in _commands(page):
+    commands = _commands(page)
+    has_patch = any(words[1] == "patch" for words in commands)
+    budget = _SECONDS_FOR_A_PATCH if has_patch else _SECONDS
+    for words in commands:
         if words[0] != "torchdoctor" or words[1] == "--install-completion":
             continue  # installing is tested with the wheel, completion with a shell of its own
         if "torchrun" in words and shutil.which("torchrun", path=path) is None:
             pytest.skip("no torchrun beside this Python")
         if words[1] == "patch" and not _patch(tmp_path, environment):
             continue
-        command = [sys.executable, "-m", "torchdoctor", *_small(words)[1:]]
+        command = [sys.executable, "-m", "torchdoctor", *_small(words, budget)[1:]]
         ran = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
