@@ -1,4 +1,4 @@
-"""A trace in figures (columns -> `words.TraceStatistics`), and what of it cannot be trusted."""
+"""A trace in figures (columns -> `schema.TraceStatistics`), and what of it cannot be trusted."""
 
 import re
 from typing import Any
