@@ -165,8 +165,10 @@ class Tools:
             folder = checked_folder(asked.folder or self._folders.get(asked.run_folder))
             return await self._standing(Path(folder, asked.run_folder), folder, asked.wait_s)
         options = ["--fixes", ",".join(asked.fixes)] if asked.fixes else []
-        options += ["--allow-training-changes"] * asked.allow_training_changes
-        options += ["--allow-output-changes"] * asked.allow_output_changes
+        if asked.allow_training_changes:
+            options.append("--allow-training-changes")
+        if asked.allow_output_changes:
+            options.append("--allow-output-changes")
         for name, value in (
             ("--steps-total", asked.steps_total),
             ("--cost-per-hour", asked.cost_per_hour),
