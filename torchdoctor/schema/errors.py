@@ -10,7 +10,7 @@ EXIT_CODES = {
     1: "gate: slower",
     2: "usage",
     3: "the program failed (even if the steps before the failure gave a report)",
-    4: "no step found",
+    4: "no step found; a server that only waits for requests",
     5: "timed out",
     6: "not decided or not comparable",
     10: "a fix is recommended (with --exit-code)",
