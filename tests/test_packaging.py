@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -76,20 +76,36 @@ def _lend(packages: Path) -> set[str]:
     return lent
 
 
+@dataclass(frozen=True)
+class Installed:
+    """An environment with torchdoctor: its folder, its packages, the names of what was lent."""
+
+    folder: Path
+    packages: Path
+    lent: set[str]
+
+    def program(self, name: str) -> str:
+        """The path of one of its programs."""
+        return str(self.folder / "env" / "bin" / name)
+
+
 @pytest.fixture(scope="module")
-def alone(built: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
-    """An environment with the wheel and what it requires: as `pip install` makes it, offline."""
+def alone(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment with the wheel and what it requires: as `pip install` makes it, offline.
+
+    The wheel was built from the sdist, which `build` makes first.
+    """
     folder = tmp_path_factory.mktemp("alone")
     [wheel] = built.glob("*.whl")
     run(sys.executable, "-m", "venv", "--without-pip", "env", cwd=folder)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "env" / "bin" / "python")]
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel), cwd=folder)
     [packages] = (folder / "env").glob("lib/python*/site-packages")
-    return folder, _lend(packages)
+    return Installed(folder, packages, _lend(packages))
 
 
-def test_torch_and_other_large_packages_are_not_required(alone: tuple[Path, set[str]]) -> None:
-    assert not alone[1] & {"torch", "scipy", "tensorboard", "pandas", "pyarrow", "grpcio"}
+def test_torch_and_other_large_packages_are_not_required(alone: Installed) -> None:
+    assert not alone.lent & {"torch", "scipy", "tensorboard", "pandas", "pyarrow", "grpcio"}
 
 
 REPORT = ROOT / "docs" / "report.example.json"
@@ -102,60 +118,62 @@ READING = [
     ["patch", str(REPORT)],
     ["env"],
 ]
+# What is imported stays imported, so that the first command that lacks a package tells.
+COMMANDS = """
+import io, json, sys
+from torchdoctor.cli import front
+
+def printed(*arguments):
+    sys.argv, sys.stdout = ["torchdoctor", *arguments], io.TextIOWrapper(io.BytesIO(), "utf-8")
+    try:
+        front.main()
+    except SystemExit as end:
+        assert not end.code, (arguments, end.code)
+    sys.stdout.flush()
+    return sys.stdout.buffer.getvalue().decode()
+
+for arguments in json.loads(sys.argv[1]):
+    summary = json.loads(printed(*arguments, "--format", "json"))
+    assert next(iter(summary)) == "summary" and summary["summary"]["sentence"], arguments
+    assert printed(*arguments, "--format", "markdown"), arguments
+    assert printed(*arguments), arguments
+assert "torch" not in sys.modules
+"""
 
 
-@pytest.mark.parametrize("arguments", READING, ids=" ".join)
-def test_commands_work_without_torch(
-    arguments: list[str], alone: tuple[Path, set[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, _ = alone
-    (folder / "trace.json").write_bytes(every_branch().text())
+def test_commands_work_without_torch(alone: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    (alone.folder / "trace.json").write_bytes(every_branch().text())
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    command = str(folder / "env" / "bin" / "torchdoctor")
-    printed = json.loads(run(command, *arguments, "--format", "json", cwd=folder))
-    assert next(iter(printed)) == "summary" and printed["summary"]["sentence"]
-    assert run(command, *arguments, "--format", "markdown", cwd=folder)
-    assert run(command, *arguments, cwd=folder)
+    run(alone.program("python"), "-c", COMMANDS, json.dumps(READING), cwd=alone.folder)
 
 
 def test_a_program_runs_with_the_python_that_has_torch(
-    alone: tuple[Path, set[str]], monkeypatch: pytest.MonkeyPatch
+    alone: Installed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, _ = alone
-    (folder / "train.py").write_text(PROGRAM)
+    (alone.folder / "train.py").write_text(PROGRAM)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    command = str(folder / "env" / "bin" / "torchdoctor")
-    options = ["--no-fixes", "--budget", "60s", "--format", "json"]
-    printed = json.loads(run(command, "run", *options, sys.executable, "train.py", cwd=folder))
+    words = [alone.program("torchdoctor"), "run", "--no-fixes", "--budget", "5m"]
+    words += ["--format", "json", sys.executable, "train.py"]
+    printed = json.loads(run(*words, cwd=alone.folder))
     assert printed["workload"]["python"] == sys.executable
     assert printed["workload"]["python_from"] == "the command"
     assert printed["steps"]["steps"] > 0
 
 
-@pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
 def test_what_is_built_installs_and_explains(
-    kind: str, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: Path, alone: Installed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    [archive] = built.glob(kind)
-    if kind == "*.tar.gz":  # hatchling stands here, not in the fresh environment
-        wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation"]
-        run(*wheel, "--no-deps", "--no-index", str(archive), cwd=tmp_path)
-        [archive] = tmp_path.glob("*.whl")
-    run(sys.executable, "-m", "venv", "--without-pip", "fresh", cwd=tmp_path)
-    python = tmp_path / "fresh" / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    run(*pip, "--no-deps", "--no-index", str(archive), cwd=tmp_path)
-    [packages] = (tmp_path / "fresh").glob("lib/python*/site-packages")
-    # What torchdoctor requires is borrowed: torch alone has hundreds of megabytes.
-    (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    command = str(tmp_path / "fresh" / "bin" / "torchdoctor")
-    assert run(command, "--version", cwd=tmp_path).strip().endswith(torchdoctor.__version__)
-    assert "num_workers" in run(command, "explain", "loader-workers", cwd=tmp_path)
+    assert sorted(path.suffix for path in built.iterdir()) == [".gz", ".whl"]
+    command = alone.program("torchdoctor")
+    version = run(command, "--version", cwd=alone.folder)
+    assert version.strip().endswith(torchdoctor.__version__)
+    assert "num_workers" in run(command, "explain", "loader-workers", cwd=alone.folder)
     where = "import torchdoctor; print(torchdoctor.__file__)"
-    assert run(str(python), "-c", where, cwd=tmp_path).startswith(str(packages))
-    assert (packages / "torchdoctor" / "py.typed").is_file()
-    page = packages / "torchdoctor" / "reports" / "page"
+    found = run(alone.program("python"), "-c", where, cwd=alone.folder)
+    assert found.startswith(str(alone.packages))
+    assert (alone.packages / "torchdoctor" / "py.typed").is_file()
+    page = alone.packages / "torchdoctor" / "reports" / "page"
     assert {"page.js", "page.css", "uPlot.iife.min.js", "uPlot.LICENSE"} <= {
         x.name for x in page.iterdir()
     }

@@ -117,8 +117,7 @@ def show(
     browser.open(page.as_uri())
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 400)])
 def test_every_picture_is_there_in_either_light_and_width(browser, pages, scheme, width) -> None:
     show(browser, pages["run"], scheme, width)
     browser.picture(f"page-{scheme}-{width}")
@@ -130,8 +129,7 @@ def test_every_picture_is_there_in_either_light_and_width(browser, pages, scheme
     assert browser.driver.get_log("browser") == []
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 400)])
 @pytest.mark.parametrize(
     ("page", "drawn"),
     [("compare", ["time", "trials", "steps-A", "steps-B"]), ("gate", ["trials", "time"])],
