@@ -20,11 +20,14 @@ from torchdoctor.trials.beliefs import Beliefs, Members, Results
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.evidence import Evidence, Measured
 from torchdoctor.trials.log import NO_TIME, SEED_LAUNCHES, Budget, BudgetEnded, Log, Stopped
+from torchdoctor.trials.measurement_options import Action
 from torchdoctor.trials.outcome import Allowed, Judgement, TrialResults, results_may_stay
 from torchdoctor.trials.patches import Patches
+from torchdoctor.trials.prices import Prices
 from torchdoctor.trials.proof import pooled
-from torchdoctor.trials.search_policy import WORTH, Action, Prices, SearchPolicy
+from torchdoctor.trials.search_policy import SearchPolicy
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
+from torchdoctor.trials.thresholds import WORTH
 
 # Times the probability of the fix's file, if it does not treat the named bottleneck.
 _BESIDE_THE_BOTTLENECK = 0.6
