@@ -21,7 +21,8 @@ from search_simulation import NOISES, Outcome, SimulatedSearch, World, row
 
 from torchdoctor.clusters.search import expecting
 from torchdoctor.trials.beliefs import Beliefs, Members, Step
-from torchdoctor.trials.search_policy import Prices, SearchPolicy
+from torchdoctor.trials.prices import Prices
+from torchdoctor.trials.search_policy import SearchPolicy
 
 _NODE_PART = 0.3  # of a pair's sigma: how much a set's gain differs from node to node
 

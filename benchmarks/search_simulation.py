@@ -24,9 +24,12 @@ import numpy as np
 from row_log import append, rows_of
 
 from torchdoctor.trials.beliefs import Arm, Beliefs, Members, Results, Step
+from torchdoctor.trials.claimed_sets import Claim
 from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, WIDEST, BlockGain
+from torchdoctor.trials.measurement_options import Action
+from torchdoctor.trials.prices import Prices
 from torchdoctor.trials.proof import pooled
-from torchdoctor.trials.search_policy import Action, Claim, Prices, SearchPolicy
+from torchdoctor.trials.search_policy import SearchPolicy
 
 CATALOGUE = [  # fix, phases, chance to help, part of its phases removed, switches, compiles, risk
     ("workers", "data", 0.6, (0.3, 0.95), 0.6, False, 0),

@@ -10,7 +10,8 @@ import pytest
 from torchdoctor.trials import compare
 from torchdoctor.trials.beliefs import Arm, Beliefs, Results, Step
 from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, BlockGain, claim_interval
-from torchdoctor.trials.search_policy import Prices, SearchPolicy
+from torchdoctor.trials.prices import Prices
+from torchdoctor.trials.search_policy import SearchPolicy
 
 
 def test_one_pair_has_a_finite_interval() -> None:

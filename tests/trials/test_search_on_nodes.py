@@ -14,7 +14,8 @@ from torchdoctor.bench.failures import Lost
 from torchdoctor.clusters.search import expecting
 from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.trials.beliefs import Arm, Beliefs, Results, Step
-from torchdoctor.trials.search_policy import Prices, SearchPolicy
+from torchdoctor.trials.prices import Prices
+from torchdoctor.trials.search_policy import SearchPolicy
 
 GAINS = {"workers": 1.5, "fused": 1.3, "d": 1.2, "g": 0.9}
 BEST = {"workers", "fused", "d"}

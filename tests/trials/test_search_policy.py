@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from torchdoctor.trials.beliefs import Arm, Beliefs, Members, Results, Step
+from torchdoctor.trials.claimed_sets import Claim
 from torchdoctor.trials.claims import BlockGain
-from torchdoctor.trials.search_policy import Action, Claim, Prices, SearchPolicy
+from torchdoctor.trials.measurement_options import Action
+from torchdoctor.trials.prices import Prices
+from torchdoctor.trials.search_policy import SearchPolicy
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from search_simulation import SimulatedSearch, World

@@ -12,8 +12,10 @@ from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import Beliefs, Members
 from torchdoctor.trials.log import BudgetEnded, Log, Stopped
+from torchdoctor.trials.measurement_options import Action
+from torchdoctor.trials.prices import Prices
 from torchdoctor.trials.search import PAIR, Search, SearchSettings
-from torchdoctor.trials.search_policy import Action, Prices, SearchPolicy
+from torchdoctor.trials.search_policy import SearchPolicy
 
 
 def expecting(policy: SearchPolicy, pending: Sequence[Members], seed: int) -> SearchPolicy:

@@ -29,7 +29,8 @@ from torchdoctor.trials.claims import LogInterval, claim_interval
 from torchdoctor.trials.evidence import Evidence, Measured
 from torchdoctor.trials.log import NO_TIME
 from torchdoctor.trials.patches import Patches
-from torchdoctor.trials.search_policy import ADDS, WORTH, SearchPolicy
+from torchdoctor.trials.search_policy import SearchPolicy
+from torchdoctor.trials.thresholds import ADDS, WORTH
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise", "same-decisions", "corrected")
 _CHANGED = "results changed: not recommended"
@@ -111,7 +112,7 @@ class Judgement:
         if not measured.differences or not measured.arm.alive:
             return None
         of_pairs = self.policy.proof.interval(members)
-        interval = of_pairs or self.policy.interval_of_blocks(members)
+        interval = of_pairs or self.policy.proof.interval_of_blocks(members)
         return None if interval is None else as_speedup(interval)
 
     def _verdict(self, members: Members) -> str:

@@ -52,6 +52,15 @@ class Proof:
             return self._beliefs.claim(members)
         return claim_interval(patched, self._beliefs.sigma_log(without=members))
 
+    def interval_of_blocks(self, members: Members) -> LogInterval | None:
+        """Return the interval of blocks within one launch alone; None: there are none."""
+        blocks = self._beliefs.blocks(members)
+        if blocks is None:
+            return None
+        sigma = float(self._beliefs.weight @ self._beliefs.sigma)
+        half = 2.0 * float(blocks.spread(sigma, blocks.gain))
+        return LogInterval(estimate=blocks.gain, low=blocks.gain - half, high=blocks.gain + half)
+
     def pairs(self, members: Members) -> int:
         """Return the pairs that count for a set."""
         return len(self._results.pairs.get(members, ()))
