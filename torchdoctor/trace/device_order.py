@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.schema.intervals import EMPTY, Intervals, Ints, join, subtract
-from torchdoctor.trace.columns import Mask, Table, Trace, is_loader, main_thread, named, rows_by
+from torchdoctor.trace.columns import Mask, Table, Trace, named, rows_by
 from torchdoctor.trace.kinds import COPY_CALL, KERNEL, MEMCPY, is_communication
+from torchdoctor.trace.loop_marks import is_loader, main_thread
 from torchdoctor.trace.nesting import launch_rows
 from torchdoctor.trace.timeline import Timeline
 
