@@ -11,7 +11,8 @@ from torchdoctor.observe.events import Events
 from torchdoctor.observe.steps import PHASES, phase_after
 from torchdoctor.schema.figures import PHASE_LABELS
 from torchdoctor.schema.intervals import Intervals, join, subtract, union
-from torchdoctor.trace.columns import Table, Trace, is_step, named, of_fetching_thread
+from torchdoctor.trace.columns import Table, Trace, named
+from torchdoctor.trace.loop_marks import is_step, of_fetching_thread
 from torchdoctor.trace.timeline import build_timeline
 
 _STEPS = 3

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torchdoctor.schema import KernelTime, RuntimeCall
 from torchdoctor.schema.intervals import Intervals, exposed_in_order, intersect, union
 from torchdoctor.trace import kinds
-from torchdoctor.trace.columns import Ints, Mask, Table, Trace, is_step, named, once, rows_by
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace, named, once, rows_by
+from torchdoctor.trace.loop_marks import is_step
 from torchdoctor.trace.nesting import innermost, launch_rows, operator_nesting
 from torchdoctor.trace.timeline import ASKS, Steps, Timeline, begins_context
 

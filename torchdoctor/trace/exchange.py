@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.schema.traced import CollectiveKind, GradientExchange
-from torchdoctor.trace.columns import ACCUMULATED, Ints, Mask, Trace, named
+from torchdoctor.trace.columns import Ints, Mask, Trace, named
 from torchdoctor.trace.foreign import dictionary, whole_number
-from torchdoctor.trace.kinds import KERNEL, is_communication
+from torchdoctor.trace.kinds import ACCUMULATED, KERNEL, is_communication
 from torchdoctor.trace.nesting import innermost, launch_rows, nest
 from torchdoctor.trace.timeline import Steps, Timeline
 

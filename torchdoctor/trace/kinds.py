@@ -33,6 +33,7 @@ COPY_CALL = re.compile(
 )
 # What holds the host until the device is there: cudaStreamSynchronize, zeEventHostSynchronize, ...
 SYNC_CALL = re.compile(r"\w*Synchronize|ur(?:QueueFinish|EventWait)\b")
+ACCUMULATED = "torch::autograd::AccumulateGrad"  # its input is the gradient of one parameter
 READS_VALUE = "aten::_local_scalar_dense"  # waits for the value, in whatever call of a driver
 
 

@@ -25,9 +25,10 @@ from torchdoctor.schema import (
 )
 from torchdoctor.schema.intervals import Intervals, join, subtract, union
 from torchdoctor.schema.traced import LISTED_OPERATORS
-from torchdoctor.trace.columns import Ints, Mask, Table, Trace, named, of_fetching_thread
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace, named
 from torchdoctor.trace.device import device_time
 from torchdoctor.trace.kinds import kernel_kinds
+from torchdoctor.trace.loop_marks import of_fetching_thread
 from torchdoctor.trace.nesting import Nesting, innermost, launch_rows, nest, operator_nesting
 from torchdoctor.trace.product_sizes import product_sizes
 from torchdoctor.trace.python import user_frame

@@ -14,7 +14,7 @@ import numpy as np
 from torchdoctor.schema import TracedPart
 from torchdoctor.schema.intervals import EMPTY, Intervals, join, subtract, union
 from torchdoctor.trace import kinds
-from torchdoctor.trace.columns import ACCUMULATED, Ints, Mask, Table, Trace, named, once
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace, named, once
 from torchdoctor.trace.device import allocates, copy_sides, device_time
 from torchdoctor.trace.nesting import innermost, launch_rows, nest, operator_nesting
 from torchdoctor.trace.operators import LARGE_OPERATOR_NS, LONG_IDLE_NS, OPTIMIZER, HostWork
@@ -32,7 +32,7 @@ _RANDOM = re.compile(
 # Operators of torch: what else runs is the program's own.
 _TORCH = re.compile(r"aten::|torch::|autograd::|\w+Backward\d*$")
 # What is written to zero, and gradients that are added to it.
-_ZEROED = re.compile(rf"aten::(?:_foreach_)?zero_$|{ACCUMULATED}$")
+_ZEROED = re.compile(rf"aten::(?:_foreach_)?zero_$|{kinds.ACCUMULATED}$")
 _MOVES = re.compile(r"aten::(?:to|_to_copy|copy_|_?empty|resize_|item|_local_scalar)")
 _FEW_SIDES = 1  # of an image longer than one, so that it is a line
 

@@ -7,9 +7,10 @@ import numpy as np
 
 from torchdoctor.schema import Gpu
 from torchdoctor.schema.intervals import subtract
-from torchdoctor.trace.columns import Trace, is_step, named, once, threads_of
+from torchdoctor.trace.columns import Trace, named, once
 from torchdoctor.trace.foreign import dictionaries, dictionary, text, whole_number
 from torchdoctor.trace.kinds import KERNEL, kernel_kinds
+from torchdoctor.trace.loop_marks import is_step, threads_of
 from torchdoctor.trace.timeline import Timeline, host_collectives
 
 _BACKWARD = re.compile(r"[bB]ackward|autograd::engine|AccumulateGrad")

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torchdoctor.queries.stacks import FRAME, is_users
 from torchdoctor.schema import Location, PythonCall, PythonPlace
 from torchdoctor.schema.intervals import Intervals, intersect
-from torchdoctor.trace.columns import Ints, Table, Trace, main_thread, named, rows_by
+from torchdoctor.trace.columns import Ints, Table, Trace, named, rows_by
+from torchdoctor.trace.loop_marks import main_thread
 from torchdoctor.trace.nesting import nest
 from torchdoctor.trace.timeline import Timeline
 

@@ -16,10 +16,11 @@ from torchdoctor.schema import Environment, TraceStatistics
 from torchdoctor.schema.errors import NoTrace, UsageError
 from torchdoctor.schema.evidence import Evidence, fact
 from torchdoctor.schema.intervals import union
-from torchdoctor.trace.columns import Ints, Trace, is_step, named
+from torchdoctor.trace.columns import Ints, Trace, named
 from torchdoctor.trace.exchange import collective_calls
 from torchdoctor.trace.files import trace_paths
 from torchdoctor.trace.foreign import dictionary, text, whole_number
+from torchdoctor.trace.loop_marks import is_step
 from torchdoctor.trace.program import gpus
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise

@@ -9,8 +9,10 @@ import numpy as np
 from torchdoctor.schema.errors import NoTrace
 from torchdoctor.schema.evidence import fact
 from torchdoctor.schema.record_files import open_regular
-from torchdoctor.trace.columns import Columns, Trace, is_step, named, threads_of
+from torchdoctor.trace.collector import Collector
+from torchdoctor.trace.columns import Trace, named
 from torchdoctor.trace.files import BLOCK_BYTES, TraceFile
+from torchdoctor.trace.loop_marks import is_step, threads_of
 
 _OWN = "pass a file that torch.profiler's export_chrome_trace wrote"
 
@@ -32,15 +34,15 @@ def read_trace(
 
 def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
     file = TraceFile(stream, name, block_bytes)
-    columns = Columns()
+    collected = Collector()
     for run in file.runs():
-        columns.add(run.slices)
-    of_profiler = columns.of_profiler
-    trace = columns.trace(name)
+        collected.add(run.slices)
+    of_profiler = collected.of_profiler
+    trace = collected.trace(name)
     worked = len(trace.operators) or len(trace.runtime) or trace.has_device
     if not of_profiler or not (worked or not named(trace, trace.annotations, is_step).all()):
-        raise _nothing_of_torch(file, columns)
-    if not columns.lasting:
+        raise _nothing_of_torch(file, collected)
+    if not collected.lasting:
         raise NoTrace(
             f"{name} holds no usable event: none has a duration that can be (all are missing or "
             "negative)",
@@ -58,15 +60,15 @@ def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
     return replace(trace, metadata=file.metadata, cut_off=bool(file.doubts), doubts=doubts)
 
 
-def _nothing_of_torch(file: TraceFile, columns: Columns) -> NoTrace:
+def _nothing_of_torch(file: TraceFile, collected: Collector) -> NoTrace:
     """Return why there is nothing to diagnose, and what helps."""
-    if file.doubts and not columns.events:
+    if file.doubts and not collected.events:
         return NoTrace(f"{file.name} holds no event that can be read", _OWN)
     cut = " before it was cut off" if file.doubts else ""
     advice = (
         "record at least one step, with ProfilerActivity.CPU, and where the schedule repeats, with "
         "repeat=1 or a file for each window, as a later window without work overwrites the file"
     )
-    if set(columns.unknown) == {"none"} or not columns.events:
+    if set(collected.unknown) == {"none"} or not collected.events:
         advice = _OWN
     return NoTrace(f"{file.name} holds no operator, driver call or GPU work{cut}", advice)

@@ -8,10 +8,11 @@ import numpy as np
 from torchdoctor.schema import Shares, TraceStatistics
 from torchdoctor.schema.evidence import Evidence, fact
 from torchdoctor.schema.intervals import Intervals, union
-from torchdoctor.trace.columns import Trace, is_loader, named, of_fetching_thread
+from torchdoctor.trace.columns import Trace, named
 from torchdoctor.trace.device import allocation, runtime_calls, summarise_copies, summarise_device
 from torchdoctor.trace.exchange import collective_kinds, gradient_exchange
 from torchdoctor.trace.kinds import KERNEL
+from torchdoctor.trace.loop_marks import is_loader, of_fetching_thread
 from torchdoctor.trace.nesting import launch_rows
 from torchdoctor.trace.operators import (
     host_work,

@@ -24,20 +24,10 @@ from torchdoctor.schema.evidence import Evidence, fact
 from torchdoctor.schema.figures import SHARE_LABELS
 from torchdoctor.schema.intervals import EMPTY, Intervals, intersect, join, subtract
 from torchdoctor.schema.record_files import replacing
-from torchdoctor.trace.columns import (
-    Ints,
-    Mask,
-    Table,
-    Trace,
-    is_loader,
-    is_optimizer,
-    is_step,
-    named,
-    of_fetching_thread,
-    once,
-)
+from torchdoctor.trace.columns import Ints, Mask, Table, Trace, named, once
 from torchdoctor.trace.files import TraceFile
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, OUR_CATEGORY, is_communication
+from torchdoctor.trace.loop_marks import is_loader, is_optimizer, is_step, of_fetching_thread
 from torchdoctor.trace.nesting import launch_rows, operator_nesting
 
 # The order in which branches claim time. Collective kernels come right after the others, so that
