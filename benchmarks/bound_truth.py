@@ -308,7 +308,7 @@ def printed(path: Path) -> dict[str, tuple[float | None, str]]:
     """Return the bound that torchdoctor prints beside each fix, and what it rests on."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "torchdoctor", "diagnose", str(path), "--json", target]
+        command = [sys.executable, "-m", "torchdoctor", "diagnose", str(path), "--output", target]
         subprocess.run(command, capture_output=True, check=True)
         report = json.loads(target.read_text(encoding="utf-8"))
     offered = report["recommendation"]["also_offered"]

@@ -130,7 +130,7 @@ def run(cases: Path, name: str, budget: str, threads: int | None) -> dict[str, A
         script = Path(folder, f"{name}.py")
         script.write_bytes(script_of(cases, name).read_bytes())
         command = [sys.executable, "-m", "torchdoctor", "run", "--budget", budget]
-        command += ["--json", "report.json", "--timeout", "60s", script.name]
+        command += ["--output", "out", "--timeout", "60s", script.name]
         environment = {"OMP_NUM_THREADS": str(threads)} if threads else {}
         ended = subprocess.run(
             command,
@@ -140,7 +140,7 @@ def run(cases: Path, name: str, budget: str, threads: int | None) -> dict[str, A
             text=True,
             timeout=600,
         )
-        stored = Path(folder, "report.json")
+        stored = Path(folder, "out", "report.json")
         report = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else None
     row = score(cases, name, ended.stdout, report)
     return {**row, "rc": ended.returncode, "load": os.getloadavg()[0], "screen": ended.stdout}

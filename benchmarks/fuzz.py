@@ -110,10 +110,10 @@ def _trace_case(rng: random.Random, folder: Path) -> Case:
         data = packed(data, rng)
     file = rng.choice(_NAMES)
     (folder / file).write_bytes(data)
-    case.commands = [["diagnose", file, "--json", "out.json"], ["report", "out.json"]]
+    case.commands = [["diagnose", file, "--output", "out.json"], ["report", "out.json"]]
     more = rng.choice(
         (
-            ["diagnose", file, "--details", "--html", "page.html"],
+            ["diagnose", file, "--details", "--output", "page.html"],
             ["diagnose", file, "--annotate", "copy.json"],
             ["diagnose", file, "intact.json"],
             ["diagnose", "."],
@@ -152,8 +152,8 @@ def _report_case(rng: random.Random, folder: Path) -> Case:
         rng.choice(
             (
                 ["compare", file, "intact.json", "--format", rng.choice(_FORMATS[:4])],
-                ["compare", "intact.json", file, "--json", "compared.json"],
-                ["compare", file, file, "--html", "page.html"],
+                ["compare", "intact.json", file, "--output", "compared.json"],
+                ["compare", file, file, "--output", "page.html"],
                 ["diagnose", file],
                 ["gate", "--baseline", file, "--quiet", "nothing.py"],
                 ["patch", file, "--fixes", "loader-workers"],

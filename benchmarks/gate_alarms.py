@@ -119,7 +119,7 @@ def one_gate(slowdown: float, budget: str, traceml: str | None) -> dict[str, Any
         ]
         began = time.monotonic()
         result = subprocess.run(
-            [*command, "--budget", budget, "--json", "gate.json", "--output", "out", "train.py"],
+            [*command, "--budget", budget, "--output", "out", "train.py"],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -127,8 +127,8 @@ def one_gate(slowdown: float, budget: str, traceml: str | None) -> dict[str, Any
         )
         found: dict[str, Any] = {"slowdown": slowdown, "exit": result.returncode, "budget": budget}
         found |= {"seconds": round(time.monotonic() - began, 1), "load": os.getloadavg()[0]}
-        if result.returncode in (0, 1, 6) and (folder / "gate.json").exists():
-            report = json.loads((folder / "gate.json").read_text())
+        if result.returncode in (0, 1, 6) and (folder / "out" / "gate.json").exists():
+            report = json.loads((folder / "out" / "gate.json").read_text())
             row = report["metrics"][0]
             found |= {key: report[key] for key in ("verdict", "pairs", "blind_spot", "measured")}
             found |= {"ratio": row["ratio"], "reference": row["reference"], "new": row["new"]}

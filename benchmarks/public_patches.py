@@ -160,12 +160,12 @@ def by_gate(
         _run(["git", "apply", "-"], copy / names_from.relative_to(top), given=diff)
         gate = [
             sys.executable, "-m", "torchdoctor.cli.front", "gate", "--quiet", "--against", "HEAD",
-            "--budget", budget, "--json", f"{scratch}/gate.json", "--output", f"{scratch}/out",
+            "--budget", budget, "--output", f"{scratch}/out",
         ]  # fmt: skip
         ran = _run([*gate, *command], copy / folder.relative_to(top), environment)
-        if not Path(scratch, "gate.json").is_file():
+        if not Path(scratch, "out", "gate.json").is_file():
             return None, f"no gate ({ran.returncode}): {(ran.stderr.strip() or 'nothing')[-200:]}"
-        gated = json.loads(Path(scratch, "gate.json").read_text(encoding="utf-8"))
+        gated = json.loads(Path(scratch, "out", "gate.json").read_text(encoding="utf-8"))
     ratio = next((m["ratio"] for m in gated["metrics"] if m["name"] == "step_time"), None)
     if ratio is None:
         return None, f"the gate measured nothing: {gated['verdict']}"

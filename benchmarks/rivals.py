@@ -133,7 +133,7 @@ def command_of(tool: str, folder: Path, script: Path, budget: str) -> list[str]:
     """Return the command that the tool's own page tells."""
     if tool == "torchdoctor":
         own = [sys.executable, "-m", "torchdoctor", "run", "--budget", budget]
-        return [*own, "--json", "report.json", script.name]
+        return [*own, "--output", "out", script.name]
     commands = folder / tool / "bin"
     if tool == "train-doctor":
         fix = [str(commands / "train-doctor"), "fix", "--no-card", "--"]
@@ -182,7 +182,7 @@ def run_one(tool: str, name: str, folder: Path, budget: str) -> dict[str, Any]:
         row = {"tool": tool, "program": name, "seconds": round(seconds), "exit": process.returncode}
         kept = text[-9000:].replace(place, "").replace(str(folder), "").replace(sys.prefix, "")
         row |= {"load": os.getloadavg()[0], "text": kept}
-        report = Path(place) / "report.json"
+        report = Path(place) / "out" / "report.json"
         if report.exists():
             row["summary"] = {"recommendation": _recommendation(report)}
     return row

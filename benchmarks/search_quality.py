@@ -59,10 +59,10 @@ def run_as_a_user(
     workload: words.Workload, folder: Path, budget_s: float, seed: int
 ) -> tuple[dict[str, Any], float | None]:
     """The report of `torchdoctor run`; seconds until it recommended 2x or more, None if never."""
-    report = folder / f"search-{seed}.json"
-    options = ["--budget", f"{budget_s:g}s", "--seed", str(seed), "--json", str(report)]
+    output = folder / f"search-{seed}"
+    options = ["--budget", f"{budget_s:g}s", "--seed", str(seed)]
     command = [sys.executable, "-m", "torchdoctor.cli.front", "run", *options]
-    command += ["--output", str(folder / f"search-{seed}"), f"--python={workload.python}"]
+    command += ["--output", str(output), f"--python={workload.python}"]
     command += workload.command[1:]
     began_s, twice_s = time.monotonic(), None
     with subprocess.Popen(
@@ -75,7 +75,7 @@ def run_as_a_user(
                 twice_s = time.monotonic() - began_s
     if run.returncode:
         raise subprocess.CalledProcessError(run.returncode, command)
-    found: dict[str, Any] = json.loads(report.read_text())
+    found: dict[str, Any] = json.loads((output / "report.json").read_text())
     gain = found["recommendation"]["speedup"]
     if twice_s is None and gain and gain["estimate"] >= 2.0:  # by its last measurement
         twice_s = time.monotonic() - began_s

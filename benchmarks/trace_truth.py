@@ -152,7 +152,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "torchdoctor", "diagnose", str(asked.trace)]
             path = Path(folder) / "report.json"
-            subprocess.run([*command, "--json", str(path)], check=True, capture_output=True)
+            subprocess.run([*command, "--output", str(path)], check=True, capture_output=True)
             own = json.loads(path.read_text())["baseline"]["shares"]
         apart = {name: abs(100 * (own.get(name) or 0.0) - share) for name, share in shares.items()}
         worst = max(apart, key=lambda name: apart[name])

@@ -56,8 +56,8 @@ def test_the_command_reads_all_kinds_by_content(tmp_path: Path) -> None:
     trace.write_bytes(trace_of().text())
     zipped.write_bytes(gzip.compress(trace_of(loader_us=600.0).text()))
     out = tmp_path / "out.json"
-    result = command(trace, zipped, "--json", out)
-    assert result.returncode == 0, result.stderr
+    result = command(trace, zipped)
+    assert result.returncode == command(trace, zipped, "--output", out).returncode == 0
     assert "waiting for data (+300 us)" in " ".join(result.stdout.split())
     written = json.loads(out.read_text())
     assert written["parts"][0]["name"] == "data_loader"

@@ -68,8 +68,10 @@ def test_every_way_to_hand_over_a_trace_says_the_same(how: str, tmp_path: Path) 
     path = write(tmp_path, f"trace.{suffix}")
     argument = {"stdin": "-", "folder": str(tmp_path)}.get(how, str(path))
     out = tmp_path.parent / f"{tmp_path.name}-report.json"
-    result = diagnose("--json", str(out), argument, input=path.read_bytes())
-    assert result.returncode == 0, result.stderr
+    result = diagnose(argument, input=path.read_bytes())
+    written = diagnose("--output", str(out), argument, input=path.read_bytes())
+    assert result.returncode == written.returncode == 0, result.stderr
+    assert written.stdout == b""
     report = json.loads(out.read_text())
     jsonschema.validate(report, json.loads((ROOT / "docs" / "report.schema.json").read_text()))
     assert report["baseline"]["shares"] == pytest.approx(synthetic.EVERY_BRANCH)
@@ -219,7 +221,7 @@ def test_what_lies_beside_the_traces_of_a_folder_is_passed_over_and_named(tmp_pa
     """Results are written where the traces are; they made the next diagnosis end in an error."""
     a_rank(tmp_path, 0)
     a_rank(tmp_path, 1)
-    results = ["--json", str(tmp_path / "report.json")]
+    results = ["--output", str(tmp_path / "report.json")]
     results += ["--annotate", str(tmp_path / "annotated.json")]
     assert diagnose(*results, str(tmp_path)).returncode == 0
     (tmp_path / "config.json").write_text('{"batch_size": 8}')

@@ -106,7 +106,7 @@ def test_what_is_printed_to_reproduce_it_works(tmp_path: Path) -> None:
     ("option", "place", "advice"),
     [
         ("--annotate", "/dev/full", "free space"),
-        ("--json", "/dev/full", "another place"),
+        ("--output", "/dev/full", "another place"),
         ("--tensorboard", "trace.json", "name a folder"),
         ("--tensorboard", "trace.json/logs", "name another"),
         ("--tensorboard", "a" * 300, "name another"),

@@ -98,7 +98,7 @@ def test_help_answers_without_torch(tmp_path: Path) -> None:
         ["--fixes", "no-such-fix", "train.py"],
         ["--fixes=", "train.py"],
         ["--step-on", "moon", "train.py"],
-        ["--json", "no/such/folder/report.json", "train.py"],
+        ["--output", "report.json", "train.py"],
         ["no-such-command-at-all"],
         ["a" * 5000 + ".py"],
     ],
@@ -176,7 +176,7 @@ def test_a_failure_after_enough_steps_is_not_hidden_by_the_report(
     tmp_path: Path, at: int, end: str, code: int, last: str
 ) -> None:
     name = script(tmp_path, f"if step == {at}: {end}")
-    result = run(tmp_path, "--html", "report.html", name)
+    result = run(tmp_path, name)
     assert result.returncode == 3, result.stderr
     assert last in result.stderr and result.stderr.startswith("torchdoctor: ")
     assert ("Traceback" in result.stderr) == (code == 1)
@@ -189,7 +189,7 @@ def test_a_failure_after_enough_steps_is_not_hidden_by_the_report(
     assert int(forwards) in (int(backwards), int(backwards) + 1), "the first forward is seen too"
     how = "killed by signal 9" if code < 0 else f"exit code {code}"
     markdown = usage(tmp_path, "report", "out/report.json", "--format", "markdown")
-    for text in (result.stdout, (tmp_path / "report.html").read_text(), markdown.stdout):
+    for text in (result.stdout, (tmp_path / "out" / "report.html").read_text(), markdown.stdout):
         top = " ".join(text.partition("Why")[0].split())
         assert how in top and last in top
 
@@ -370,11 +370,10 @@ def test_a_signal_keeps_what_was_measured(tmp_path: Path, sent: signal.Signals) 
     assert left_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("option", ["--html", "--json"])
-def test_a_report_overwrites_no_program(tmp_path: Path, option: str) -> None:
+def test_a_run_overwrites_no_program(tmp_path: Path) -> None:
     name = script(tmp_path)
     before = (tmp_path / name).read_text()
-    result = usage(tmp_path, "run", option, name, name)
+    result = usage(tmp_path, "run", "--output", name, name)
     assert result.returncode == 2, result.stderr
-    assert "that torchdoctor wrote" in result.stderr
+    assert "name another folder with --output" in result.stderr
     assert (tmp_path / name).read_text() == before

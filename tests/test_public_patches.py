@@ -74,7 +74,9 @@ def test_a_patch_that_the_run_did_not_measure_is_measured_by_the_gate(
         gated.append((folder / "train.py").read_text())
         ratio = {"estimate": 0.5, "low": 0.4, "high": 0.8}
         report = {"metrics": [{"name": "step_time", "ratio": ratio}]}
-        Path(command[command.index("--json") + 1]).write_text(json.dumps(report))
+        output = Path(command[command.index("--output") + 1])
+        output.mkdir()
+        (output / "gate.json").write_text(json.dumps(report))
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(public_patches, "_run", gate)

@@ -42,7 +42,7 @@ def run(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
     """report.json of a run of this program."""
     (folder / "train.py").write_text(program)
     command = [sys.executable, "-X", "faulthandler", "-m", "torchdoctor.cli.front", "run"]
-    command += ["--quiet", "--output", "out", "--allow-training-changes", "--json", "report.json"]
+    command += ["--quiet", "--output", "out", "--allow-training-changes"]
     with subprocess.Popen(
         [*command, *arguments, "train.py"],
         stdout=subprocess.PIPE,
@@ -57,7 +57,7 @@ def run(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
             launches = sorted(path.name for path in (folder / "out").rglob("launches/*"))
             pytest.fail(f"did not end; {launches}\n{ran.communicate(timeout=60)[0]}")
     assert ran.returncode == 0, output
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    found: dict[str, Any] = json.loads((folder / "out" / "report.json").read_text())
     return found
 
 
@@ -102,7 +102,7 @@ def test_every_format_shows_what_came_out_and_what_it_may_cost(
     tried: tuple[Path, dict[str, Any]],
 ) -> None:
     folder, _ = tried
-    read = read_report(folder / "report.json")
+    read = read_report(folder / "out" / "report.json")
     for text in (rendered(read, "terminal"), rendered(read, "markdown"), rendered(read, "html")):
         plain = " ".join(text.replace("\\", "").split())
         assert "Advice on training itself, not on speed" in plain

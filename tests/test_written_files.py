@@ -13,14 +13,11 @@ from pathlib import Path
 
 import commands
 import pytest
-import shown
 from compared_pairs import samples, synthetic
 
 from torchdoctor.cli.outputs import check_written
-from torchdoctor.reports import gate as gate_forms
 from torchdoctor.reports.formats import rendered
 from torchdoctor.schema.errors import UsageError
-from torchdoctor.schema.gate import GateMetric, GateReport
 from torchdoctor.schema.record_files import replacing, write_atomically, write_record
 
 ROOT = Path(__file__).parent.parent
@@ -60,25 +57,32 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["diagnose", "ranks", "--json", "ranks/rank0.json"],
-        ["diagnose", "ranks", "--html", "ranks/rank0.json"],
+        ["diagnose", "ranks", "--output", "ranks/rank0.json"],
+        ["diagnose", "ranks", "--format", "html", "--output", "ranks/rank0.json"],
         ["diagnose", "ranks", "--annotate", "ranks/rank0.json"],
-        ["diagnose", "ok.json", "--json", "ok.json"],
-        ["diagnose", "--json", "other.json", "ok.json"],
-        ["diagnose", "--json", "config.json", "ok.json"],
-        ["diagnose", "--json", "notes.txt", "ok.json"],
-        ["diagnose", "ok.json", "--html", "trace.gz"],
-        ["diagnose", "ok.json", "--html", "page.html"],
+        ["diagnose", "ok.json", "--output", "ok.json"],
+        ["diagnose", "--output", "other.json", "ok.json"],
+        ["diagnose", "--output", "config.json", "ok.json"],
+        ["diagnose", "--format", "json", "--output", "notes.txt", "ok.json"],
+        ["diagnose", "ok.json", "--output", "trace.gz"],
+        ["diagnose", "ok.json", "--output", "page.html"],
         ["diagnose", "ok.json", "--annotate", "trace.gz"],
         ["diagnose", "ok.json", "--annotate", "report.json"],
-        ["compare", "ok.json", "report.json", "--json", "ok.json"],
-        ["compare", "ok.json", "report.json", "--json", "report.json"],
-        ["compare", "ok.json", "other.json", "--json", "report.json"],
-        ["run", "--json", "ok.json", "no_such.py"],
-        ["run", "--json", "new.json", "--html", "new.json", "no_such.py"],
-        ["gate", "--baseline", "report.json", "--json", "report.json", "no_such.py"],
-        ["gate", "--against", "main", "--markdown", "notes.txt", "no_such.py"],
-        ["gate", "--against", "main", "--junit", "notes.txt", "no_such.py"],
+        ["diagnose", "ok.json", "--annotate", "new.json", "--output", "new.json"],
+        ["compare", "ok.json", "report.json", "--output", "ok.json"],
+        ["compare", "ok.json", "report.json", "--output", "report.json"],
+        ["compare", "ok.json", "other.json", "--output", "report.json"],
+        ["report", "report.json", "--format", "text", "--output", "report.json"],
+        ["report", "report.json", "--output", "notes.txt"],
+        ["report", "report.json", "--output", "report.json"],
+        ["explain", "data-wait", "--output", "report.json"],
+        ["explain", "data-wait", "--output", "config.json"],
+        ["env", "--output", "notes.txt"],
+        ["agent-guide", "--output", "notes.txt"],
+        ["patch", "report.json", "--output", "notes.txt"],
+        ["run", "--output", "ok.json", "no_such.py"],
+        ["gate", "--against", "main", "--output", "new.json", "no_such.py"],
+        ["watch", "--output", "new.html", "no_such.py"],
     ],
     ids=" ".join,
 )
@@ -98,35 +102,33 @@ def test_the_only_copy_of_a_trace_is_not_annotated_over(folder: Path) -> None:
 
 
 def test_what_was_written_before_is_written_again(folder: Path) -> None:
-    diagnose = ["diagnose", "ok.json", "--json", "a.json", "--html", "a.html"]
-    diagnose += ["--annotate", "a.gz"]
-    compare = ["compare", "ok.json", "report.json", "--json", "c.json"]
-    for arguments in (diagnose, diagnose, compare, compare):
-        (folder / "empty").write_text("")
+    commands = [
+        ["diagnose", "ok.json", "--output", "a.json", "--annotate", "a.gz"],
+        ["compare", "ok.json", "report.json", "--output", "c.json"],
+        ["env", "--output", "e.json"],
+    ]
+    for ending in ("html", "md", "sarif", "txt"):
+        commands.append(["report", "report.json", "--output", f"a.{ending}"])
+    for arguments in [*commands, *commands]:
         result = torchdoctor(folder, *arguments)
         assert result.returncode == 0, result.stderr
+        assert result.stdout == ""
+    (folder / "empty").write_text("")
     reformatted = json.dumps(json.loads((folder / "a.json").read_text()), sort_keys=True)
     (folder / "a.json").write_text(reformatted)
-    result = torchdoctor(folder, *diagnose[:2], "--json", "a.json", "--html", "empty")
+    result = torchdoctor(folder, "diagnose", "ok.json", "--output", "a.json")
     assert result.returncode == 0, result.stderr
+    assert torchdoctor(folder, "diagnose", "ok.json", "--output", "empty").returncode == 0
 
 
 def test_each_kind_of_file_is_known_by_what_it_holds(tmp_path: Path) -> None:
     run = samples.loader_bound()
-    result = GateReport(
-        workload=run.workload,
-        environment=run.environment,
-        reference="main",
-        verdict="not slower",
-        sentence="Not slower.",
-        metrics=[GateMetric(name="step_time", tolerance=0.05)],
-    )
     writers: dict[str, Callable[[Path], object]] = {
         "report": lambda path: write_record(run, path),
-        "gate result": lambda path: write_record(result, path),
         "HTML page": lambda path: path.write_text(rendered(run, "html")),
-        "Markdown": lambda path: path.write_text(shown.markdown(result)),
-        "JUnit file": lambda path: path.write_text(gate_forms.junit(result)),
+        "Markdown": lambda path: path.write_text(rendered(run, "markdown")),
+        "SARIF file": lambda path: path.write_text(rendered(run, "sarif")),
+        "text": lambda path: path.write_text(rendered(run, "text")),
     }
     for kind, write in writers.items():
         path = tmp_path / "file"
@@ -151,7 +153,7 @@ def test_a_huge_file_is_not_read_to_the_end(tmp_path: Path) -> None:
 def test_what_is_no_file_may_be_written_to(place: str, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     reader = subprocess.Popen(["cat", folder / "pipe"], stdout=subprocess.PIPE)
-    result = torchdoctor(folder, "diagnose", "ok.json", "--json", place)
+    result = torchdoctor(folder, "diagnose", "ok.json", "--format", "json", "--output", place)
     assert result.returncode == 0, result.stderr
     if place != "pipe":
         (folder / "pipe").write_text("")
@@ -170,15 +172,14 @@ def test_a_copy_named_otherwise_than_its_rank_is_known_and_written_again(folder:
 
 
 def test_a_name_that_no_file_can_have_is_one_sentence(folder: Path) -> None:
-    assert "Cannot write" in refused(folder, "diagnose", "ok.json", "--json", "a" * 300)
+    assert "Cannot write" in refused(folder, "diagnose", "ok.json", "--output", "a" * 300)
 
 
 @pytest.mark.parametrize("how", [">", ">>"])
 def test_standard_output_that_is_a_file_keeps_what_is_in_it(how: str, folder: Path) -> None:
     (folder / "log").write_text("before\n" * 9)
-    command = (
-        f"{sys.executable} -m torchdoctor.cli.front diagnose ok.json --json /dev/stdout {how} log"
-    )
+    words = "diagnose ok.json --format json --output /dev/stdout"
+    command = f"{sys.executable} -m torchdoctor.cli.front {words} {how} log"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         ["bash", "-c", command], cwd=folder, env=environment, check=False, timeout=600
@@ -187,7 +188,6 @@ def test_standard_output_that_is_a_file_keeps_what_is_in_it(how: str, folder: Pa
     text = (folder / "log").read_text()
     assert text.startswith("before\n" * 9 if how == ">>" else "{")
     assert '"schema_version"' in text
-    assert "WHAT COULD HELP" in text
 
 
 def test_a_dash_is_no_file() -> None:

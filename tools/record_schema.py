@@ -104,10 +104,11 @@ def report_page(example: str) -> str:
     lines = [
         "# report.json",
         "",
-        "`torchdoctor run --json FILE` writes it, and every run folder holds one. Every field",
-        "below is always there; null means *not measured*, never zero. Within schema 2.x fields",
-        "are only added, so pass over those that you do not know. NaN and infinity never appear.",
-        "Units stand in the names: `_s` seconds, `_bytes`, `_share` 0 to 1. The same as a schema:",
+        "Every run folder holds one, and `torchdoctor diagnose TRACE --output FILE.json` writes",
+        "one. Every field below is always there; null means *not measured*, never zero. Within",
+        "schema 2.x fields are only added, so pass over those that you do not know. NaN and",
+        "infinity never appear. Units stand in the names: `_s` seconds, `_bytes`, `_share` 0 to 1.",
+        "The same as a schema:",
         f"[report.schema.json](report.schema.json), version {SCHEMA_VERSION}.",
         "[An example](#an-example) stands at the end.",
     ]

@@ -30,6 +30,15 @@ from torchdoctor.schema.record_files import decode_report
 STORED = Path(__file__).parent.parent / "tests" / "reports" / "workloads.json.gz"
 PICTURES = {"first-screen": "slow_decode", "many-small-ops": "many_small_ops"}
 _COLUMNS = 100
+_FORMAT_AND_OUTPUT = (
+    "`--format` is the form of an answer, `--output` where the result goes. A command that answers "
+    "at once writes the answer to that file in place of the screen, by default in the form that "
+    "the file's name ends with. `run`, `gate` and `watch` take minutes, and keep the screen: "
+    "`--output` is their folder, which gets every form, of `run` and `watch` report.json and "
+    "report.html, of `gate` gate.json, gate.md, gate.xml (JUnit) and report.html. Another form is "
+    "a second command: `torchdoctor report FOLDER --output report.md`. What is no answer has "
+    "options of its own: `--tensorboard`, `--annotate`, `--metrics-file`."
+)
 # Light letters on dark, readable on pages of either colour.
 _THEME = TerminalTheme(
     (24, 28, 36),
@@ -68,6 +77,7 @@ def command_line() -> str:
     lines += ["| command | what it does |", "| --- | --- |"]
     lines += [f"| [{name}](#{name}) | {_short(c)} |" for name, c in group.commands.items()]
     lines += ["", "Options of the script stand behind it, options of torchdoctor before it.", ""]
+    lines += [_FORMAT_AND_OUTPUT, ""]
     for name, command in group.commands.items():
         lines += _command(name, command)
     lines += ["## Exit codes", "", "| code | meaning |", "| --- | --- |"]

@@ -212,6 +212,7 @@ def test_every_tool_says_what_it_takes() -> None:
     ("command", "tool", "arguments"),
     [
         ("report --status /runs/1", "run_trials", {"run_folder": "/runs/1"}),
+        ("report --format json --status /runs/1", "run_trials", {"run_folder": "/runs/1"}),
         ("explain data-wait", "explain", {"id": "data-wait"}),
         ("patch /runs/1 --apply", "patch", {"run_folder": "/runs/1"}),
         ("patch /runs/1 --fixes a,b", "patch", {"run_folder": "/runs/1", "fixes": ["a", "b"]}),

@@ -88,12 +88,12 @@ def gate_of_two_nodes(folder: Path, on: str, environment: Mapping[str, str]) -> 
     """The doubts of a gate that finds the slower version."""
     slower_by_a_commit(folder)
     command = [sys.executable, "-m", "torchdoctor", "gate", "--quiet", "--on", on, "--nodes=2"]
-    command += ["--against=HEAD", "--steps=10", "--budget=4m", "--json=gate.json", "--output=out"]
+    command += ["--against=HEAD", "--steps=10", "--budget=4m", "--output=out"]
     done = subprocess.run(
         [*command, "train.py"], cwd=folder, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    report = json.loads((folder / "gate.json").read_text())
+    report = json.loads((folder / "out" / "gate.json").read_text())
     assert report["verdict"] == "slower", report
     return [str(doubt) for doubt in report["doubts"]]
 

@@ -58,14 +58,13 @@ def test_a_reference_that_cannot_run_is_not_decided(project: Path) -> None:
     (project / "settings.py").write_text("PAUSE = 1\n")
     git(project.parent, "commit", "-qam", "broken")
     (project / "settings.py").write_text("PAUSE_S = 0.010\n")
-    written = ("--json", "gate.json")
-    result = gate(project, "--output", "out", *written, "--against", "HEAD", "train.py")
+    result = gate(project, "--output", "out", "--against", "HEAD", "train.py")
     assert result.returncode == 6, result.stdout + result.stderr
     assert "HEAD cannot be measured" in result.stderr
     # The program's own words: "Its own output ends with:" was followed by nothing.
     why = "ImportError: cannot import name 'PAUSE_S'"
     assert why in result.stderr.partition("Its own output ends with:")[2]
-    assert why in json.loads((project / "gate.json").read_text())["sentence"]
+    assert why in json.loads((project / "out" / "gate.json").read_text())["sentence"]
 
 
 @pytest.mark.slow

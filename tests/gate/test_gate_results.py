@@ -39,7 +39,9 @@ def run(self):
         raise KeyboardInterrupt
     if outcome == "no step":
         raise NoStepFound("No training step was found.")
+    os.makedirs(os.path.join("out", os.environ.get("IN_THE_WAY", "")))
     return GateReport(
+        run_folder=os.path.abspath("out"),
         workload=WorkloadRecord(command=["train.py"]), environment=Environment(),
         reference="HEAD", verdict=outcome, sentence="As it is.",
     )
@@ -52,11 +54,10 @@ main()
 
 def test_a_file_that_cannot_be_written_at_the_end_costs_nothing_else(tmp_path: Path) -> None:
     """It could when the gate began; the verdict, its exit code and the other files stand."""
-    (tmp_path / "o.md").symlink_to("/proc/no-such-file.md")
-    result = gate(tmp_path, "slower")
+    result = gate(tmp_path, "slower", IN_THE_WAY="gate.md")
     assert result.returncode == 1 and "As it is." in result.stdout
-    assert "o.md" in result.stderr or "no-such-file" in result.stderr
-    assert (tmp_path / "o.json").exists() and (tmp_path / "o.xml").exists()
+    assert "gate.md" in result.stderr
+    assert (tmp_path / "out" / "gate.json").exists() and (tmp_path / "out" / "gate.xml").exists()
 
 
 def gate(folder: Path, outcome: str, **more: str) -> subprocess.CompletedProcess:
@@ -65,8 +66,7 @@ def gate(folder: Path, outcome: str, **more: str) -> subprocess.CompletedProcess
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GITHUB_")}
     behind = more.pop("behind", "")
     command = [sys.executable, "front.py", "gate", "--quiet", "--against", "HEAD",
-               "--json", "o.json", "--markdown", "o.md", "--junit", "o.xml",
-               "train.py"]  # fmt: skip
+               "--output", "out", "train.py"]  # fmt: skip
     if behind:
         command = ["bash", "-c", f'set -o pipefail; "$@" {behind}', "bash", *command]
     return subprocess.run(
@@ -92,14 +92,14 @@ def test_a_gate_that_measures_nothing_says_why_in_every_file(
     assert result.returncode == code, result.stderr
     assert result.stdout == f"::{kind} title=torchdoctor gate::{said}\n"
     assert result.stderr.startswith(f"torchdoctor: {said.partition(' It says')[0]}")
-    found = json.loads((tmp_path / "o.json").read_text())
+    found = json.loads((tmp_path / "out" / "gate.json").read_text())
     jsonschema.validate(found, json.loads((ROOT / "docs" / "gate.schema.json").read_text()))
     assert (found["verdict"], found["sentence"]) == ("inconclusive", said)
     assert (found["reference"], found["metrics"]) == ("HEAD", [])
     title = "NOT DECIDED" if code == 6 else "NOT MEASURED"
     assert said in summary.read_text() and title in summary.read_text()
     assert "---" not in summary.read_text(), "a table without rows"
-    suite = ElementTree.parse(tmp_path / "o.xml").getroot()
+    suite = ElementTree.parse(tmp_path / "out" / "gate.xml").getroot()
     counted, case = ("skipped", "skipped") if code == 6 else ("errors", "error")
     assert found["broken"] == (code != 6), "a crash stood among the skipped tests"
     assert suite.attrib["tests"] == suite.attrib[counted] == "1"
@@ -111,10 +111,18 @@ def test_ctrl_c_before_the_first_pair_leaves_files_that_say_so(tmp_path: Path) -
     """A CI that ends a job reads the file and found none."""
     result = gate(tmp_path, "interrupted")
     assert result.returncode == 130, result.stderr
-    found = json.loads((tmp_path / "o.json").read_text())
+    found = json.loads((tmp_path / "out" / "gate.json").read_text())
     assert (found["verdict"], found["interrupted"]) == ("inconclusive", True)
     assert found["sentence"] == "It was interrupted before anything was compared."
-    assert (tmp_path / "o.md").exists() and (tmp_path / "o.xml").exists()
+    assert (tmp_path / "out" / "gate.md").exists() and (tmp_path / "out" / "gate.xml").exists()
+
+
+def test_a_folder_of_another_gate_keeps_its_result(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "gate.json").write_text("that of yesterday")
+    result = gate(tmp_path, "failed")
+    assert result.returncode == 2 and "is not empty" in result.stderr, result.stderr
+    assert (tmp_path / "out" / "gate.json").read_text() == "that of yesterday"
 
 
 def test_a_tolerance_that_is_given_twice_is_refused(tmp_path: Path) -> None:
@@ -147,4 +155,4 @@ def test_a_reader_that_goes_away_is_not_slower(tmp_path: Path) -> None:
     result = gate(tmp_path, "not slower", behind="| true")
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
-    assert json.loads((tmp_path / "o.json").read_text())["verdict"] == "not slower"
+    assert json.loads((tmp_path / "out" / "gate.json").read_text())["verdict"] == "not slower"

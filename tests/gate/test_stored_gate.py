@@ -85,12 +85,12 @@ def gate(project: Path, path: Path, *arguments: str) -> tuple[int, str, dict[str
     """Exit code, all that was printed, and the JSON."""
     result = subprocess.run(
         [sys.executable, "-m", "torchdoctor.cli.front", "gate", "--quiet", "--output", "out",
-         "--json", "out.json", "--budget", "3m", "--steps", "20", "--baseline", str(path),
+         "--budget", "3m", "--steps", "20", "--baseline", str(path),
          *arguments, "train.py"],
         cwd=project, capture_output=True, text=True, check=False, timeout=600,
         stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    file = project / "out.json"
+    file = project / "out" / "gate.json"
     written = json.loads(file.read_text()) if file.exists() else {}
     return result.returncode, " ".join((result.stdout + result.stderr).split()), written
 

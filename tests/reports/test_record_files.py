@@ -252,9 +252,8 @@ def test_a_link_in_a_run_folder_from_elsewhere_is_not_written_through(tmp_path: 
     run.mkdir()
     victim.write_text("kept")
     (run / "report.html").symlink_to(victim)
-    copy = tmp_path / "copy.html"
-    write_page(dataclasses.replace(loader_bound(), run_folder=str(run)), copy)
-    assert victim.read_text() == "kept" and copy.read_text().startswith("<!doctype html>")
+    write_page(dataclasses.replace(loader_bound(), run_folder=str(run)))
+    assert victim.read_text() == "kept"
     with pytest.raises(UsageError):
         write_text("page", run / "report.html", through_link=False)
     link = tmp_path / "link.html"  # the user's own

@@ -29,7 +29,7 @@ def test_slow_storage_is_found_and_copies_are_tried(tmp_path: Path) -> None:
             [
                 *(sys.executable, "-m", "torchdoctor.cli.front", "run", "--budget", "60s"),
                 *("--fixes", "fast-storage", "--output", str(tmp_path / "out")),
-                *("--json", str(tmp_path / "report.json"), "train.py", str(folder), "0"),
+                *("train.py", str(folder), "0"),
             ],
             cwd=tmp_path,
             capture_output=True,
@@ -37,7 +37,7 @@ def test_slow_storage_is_found_and_copies_are_tried(tmp_path: Path) -> None:
             timeout=580,
         )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    report = json.loads((tmp_path / "report.json").read_text())
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
     found = {one["check"]: one for one in report["diagnosis"]["findings"]}
     assert "slow-storage" in found, list(found)
     evidence = " ".join(fact["sentence"] for fact in found["slow-storage"]["evidence"])

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from torchdoctor.cli.arguments import Format, checked_format
+from torchdoctor.cli.arguments import FileFormat, OutputFile, format_of
 
 IN_SHORT = (
     "torchdoctor says why a PyTorch program is slow, tries fixes on it unchanged, and returns a "
@@ -18,12 +18,15 @@ def page() -> str:
     return Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 
 
-def agent_guide(format: Format = "text") -> None:
+def agent_guide(format: FileFormat = None, output: OutputFile = None) -> None:
     """Print a page for coding agents: when to run what, and what answers mean."""
-    from torchdoctor.cli.outputs import print_json, print_text
+    from torchdoctor.cli.outputs import answer_to, check_written, kind_of, print_json, print_text
     from torchdoctor.schema.summary import Summary
 
-    if checked_format(format) == "json":
-        print_json(Summary(sentence=IN_SHORT), page=page())
-    else:
-        print_text(page())
+    form = format_of(format, output)
+    check_written({kind_of(form): output})
+    with answer_to(output):
+        if form == "json":
+            print_json(Summary(sentence=IN_SHORT), page=page())
+        else:
+            print_text(page())

@@ -12,16 +12,24 @@ from torchdoctor.schema.errors import UsageError
 
 _SEEDS = 2**32 - 1  # the largest that NumPy takes
 FORMATS = ("text", "json", "markdown")  # of every command
+_BY_ENDING = {".json": "json", ".md": "markdown", ".html": "html", ".sarif": "sarif"}
+_ENDINGS = (*_BY_ENDING, ".txt", ".xml")  # of files, and hardly of a folder
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 Command = Annotated[list[str], typer.Argument(help="The script, or any command after --.")]
-Json = Annotated[Path | None, typer.Option(help="Also write the result as JSON here.")]
-Html = Annotated[Path | None, typer.Option(help="Also write the report as HTML here.")]
 TensorBoard = Annotated[
     Path | None, typer.Option(help="Also write event files for TensorBoard here.")
 ]
-Output = Annotated[
-    Path | None, typer.Option(help=f"Folder for all output files (default {RUNS}/<time>/).")
+OutputFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        help=f"A folder, which gets the result in every form (default {RUNS}/<time>/).",
+    ),
+]
+OutputFile = Annotated[
+    Path | None,
+    typer.Option("--output", help="A file, which gets the answer in place of the screen."),
 ]
 Budget = Annotated[str, typer.Option(help="Time for everything, e.g. 90s, 5m, 1h.")]
 Timeout = Annotated[str, typer.Option(help="Longest time to wait for the first training steps.")]
@@ -61,7 +69,22 @@ On = Annotated[
 ]
 Nodes = Annotated[int, typer.Option(min=0, help="How many nodes (0: all of the cluster or job).")]
 Gpus = Annotated[int, typer.Option(min=0, help="GPUs that each pair gets on its node.")]
-Format = Annotated[str, typer.Option(help="How it is printed: text, json or markdown.")]
+Format = Annotated[str, typer.Option(help="Form of the answer: text, json or markdown.")]
+_ELSE = "(default: as --output ends, else text)."
+FileFormat = Annotated[
+    str | None,
+    typer.Option("--format", help=f"Form of the answer: text, json or markdown {_ELSE}"),
+]
+ReportFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format", help=f"Form of the answer: text, json, markdown, html or sarif {_ELSE}"
+    ),
+]
+PageFormat = Annotated[
+    str | None,
+    typer.Option("--format", help=f"Form of the answer: text, json, markdown or html {_ELSE}"),
+]
 ExitCode = Annotated[
     bool, typer.Option("--exit-code", help="Exit with 10 where a fix is recommended.")
 ]
@@ -92,6 +115,26 @@ def checked_format(name: str, more: Iterable[str] = ()) -> str:
     return name
 
 
+def format_of(name: str | None, output: Path | None, more: Iterable[str] = ()) -> str:
+    """Return the format that was named, else that of the file's ending, else text.
+
+    Raise UsageError for a format that the command does not have.
+    """
+    if name is None:
+        name = _BY_ENDING.get(output.suffix.lower(), "text") if output is not None else "text"
+    return checked_format(name, more)
+
+
+def result_folder(output: Path | None) -> Path | None:
+    """Return the folder that a run writes to; raise UsageError for the name of a file."""
+    if output is not None and output.suffix.lower() in _ENDINGS and not output.is_dir():
+        raise UsageError(
+            "--output names a folder here, which gets the result in every form: name it without "
+            f"{output.suffix}."
+        )
+    return output
+
+
 def isolation(no_sandbox: bool, network: str) -> dict[str, Any]:
     """Return the settings of what launches may reach; raise UsageError for another word."""
     if network not in ("on", "off"):
@@ -104,6 +147,7 @@ def place(
 ) -> dict[str, Any]:
     """Return the settings of time and place; leave with the exit code of a job that ran it all."""
     budget_s = parse_duration(budget)
+    output = result_folder(output)
     if on is None and not (nodes or gpus_per_pair) and "SLURM_JOB_ID" not in os.environ:
         return {"budget_s": budget_s, "output": output}
     from torchdoctor.clusters.cluster import placed
@@ -122,7 +166,7 @@ def checked_place(
         from torchdoctor.clusters.cluster import Cluster
 
         Cluster.of(on, nodes, gpus_per_pair)
-    return {"budget_s": parse_duration(budget), "output": output}
+    return {"budget_s": parse_duration(budget), "output": result_folder(output)}
 
 
 def ids(text: str | None) -> list[str] | None:

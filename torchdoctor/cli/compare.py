@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.cli.arguments import Details, Html, Json, checked_format
-from torchdoctor.cli.outputs import check_written, print_text
+from torchdoctor.cli.arguments import Details, OutputFile, PageFormat, format_of
+from torchdoctor.cli.outputs import answer_to, check_written, kind_of, print_text
 from torchdoctor.cli.stored import report_file
 from torchdoctor.schema import Report
 from torchdoctor.schema.errors import UsageError
@@ -28,9 +28,8 @@ _REPORT = re.compile(rb"(?<!\\)\"schema_version\"\s*:")
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A report.json, a run folder or a trace.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another of these, to compare with A.")],
-    json: Json = None,
-    html: Html = None,
-    format: Annotated[str, typer.Option(help="text, json, markdown or html.")] = "text",
+    output: OutputFile = None,
+    format: PageFormat = None,
     details: Details = False,
 ) -> None:
     """What changed from A to B?"""
@@ -38,29 +37,28 @@ def compare(
     from torchdoctor.reports import comparison as formats
     from torchdoctor.reports import markdown, terminal
     from torchdoctor.reports.side_by_side import comparison_page
-    from torchdoctor.reports.summary import of_comparison
-    from torchdoctor.schema.record_files import encode, write_atomically, write_text
+    from torchdoctor.reports.summary import of_comparison, with_json
+    from torchdoctor.schema.record_files import encode
 
-    format = checked_format(format, more=["html"])
+    format = format_of(format, output, more=["html"])
     for name in (a, b):
         _check_file(name)
         report_file(Path(name))  # raises UsageError for a watched run
-    check_written({"comparison": json, "HTML page": html}, read=(a, b))
+    check_written({kind_of(format, "comparison"): output}, read=(a, b))
     reports = _report(Path(a)), _report(Path(b))
     comparison = compared(*reports, (a, b))
-    comparison = replace(comparison, summary=of_comparison(comparison))
-    encoded = encode(comparison)
-    if json is not None:
-        write_atomically(json, encoded)
-    page = comparison_page(comparison, *reports) if html or format == "html" else ""
-    if html is not None:
-        write_text(page, html)
     document = formats.document(comparison)
-    if format == "text":
-        terminal.show(document, details)
-    else:
-        text = markdown.render(document) if format == "markdown" else page or encoded.decode()
-        print_text(text)
+    with answer_to(output):
+        match format:
+            case "json":
+                answer = with_json(of_comparison(comparison))
+                print_text(encode(replace(comparison, summary=answer)).decode())
+            case "html":
+                print_text(comparison_page(comparison, *reports))
+            case "markdown":
+                print_text(markdown.render(document))
+            case _:
+                terminal.show(document, details)
 
 
 def _check_file(name: str) -> None:

@@ -8,13 +8,19 @@ import typer
 from torchdoctor.cli.arguments import (
     Details,
     ExitCode,
-    Format,
-    Html,
-    Json,
+    OutputFile,
+    ReportFormat,
     TensorBoard,
-    checked_format,
+    format_of,
 )
-from torchdoctor.cli.outputs import check_written, hand_out, leave_with_code, say
+from torchdoctor.cli.outputs import (
+    answer_to,
+    check_written,
+    hand_out,
+    kind_of,
+    leave_with_code,
+    say,
+)
 from torchdoctor.schema.errors import UsageError
 
 HELP = (
@@ -30,8 +36,7 @@ def diagnose(
         list[str],
         typer.Argument(help="Traces (.json, .json.gz), a folder of ranks, or - for stdin."),
     ],
-    json: Json = None,
-    html: Html = None,
+    output: OutputFile = None,
     tensorboard: TensorBoard = None,
     annotate: Annotated[
         Path | None,
@@ -41,19 +46,20 @@ def diagnose(
     ] = None,
     on: Annotated[str | None, typer.Option(help="Read traces on nodes: ray[=ADDRESS].")] = None,
     details: Details = False,
-    format: Format = "text",
+    format: ReportFormat = None,
     exit_code: ExitCode = False,
 ) -> None:
     """Why was the recorded training slow?"""
     from torchdoctor.runs.traces import trace_checkup
 
-    format = checked_format(format)
-    files = {"report": json, "HTML page": html, "annotated trace": annotate}
+    format = format_of(format, output, more=["html", "sarif"])
+    files = {kind_of(format, "report"): output, "annotated trace": annotate}
     check_written(files, [trace for trace in traces if trace != "-"], tensorboard)
     if annotate is not None and "-" in traces:
         raise UsageError("--annotate needs a file: save the standard input to a file first.")
     report = trace_checkup(traces, annotate, on)
-    hand_out(report, files, tensorboard, details, format)
+    with answer_to(output):
+        hand_out(report, tensorboard, details, format)
     if tensorboard is not None and "-" in traces:
         say(
             f"{tensorboard} holds no copy of the trace, which came from the standard input. To "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -12,7 +13,8 @@ import typer
 
 from torchdoctor.cli import arguments
 from torchdoctor.cli.arguments import parse_duration
-from torchdoctor.cli.outputs import Files, check_written, print_text, say, whoever_reads
+from torchdoctor.cli.outputs import print_text, say, whoever_reads
+from torchdoctor.launch.run_folder import check_free
 from torchdoctor.schema.errors import (
     Inconclusive,
     NoStepFound,
@@ -40,8 +42,6 @@ _Baseline = Annotated[Path | None, typer.Option(help="A stored report.json of to
 _Tolerance = Annotated[
     str | None, typer.Option(help="Accepted growth, e.g. step_time=5%,peak_memory=10%.")
 ]
-_Markdown = Annotated[Path | None, typer.Option(help="Also write the result as Markdown here.")]
-_JUnit = Annotated[Path | None, typer.Option(help="Also write the result as JUnit XML here.")]
 
 
 def gate(
@@ -51,11 +51,7 @@ def gate(
     tolerance: _Tolerance = None,
     budget: arguments.Budget = "10m",
     timeout: arguments.Timeout = "10m",
-    json: arguments.Json = None,
-    html: arguments.Html = None,
-    markdown: _Markdown = None,
-    junit: _JUnit = None,
-    output: arguments.Output = None,
+    output: arguments.OutputFolder = None,
     steps: arguments.Steps = None,
     warmup: arguments.Warmup = None,
     step_on: arguments.StepOn = None,
@@ -84,8 +80,6 @@ def gate(
             raise UsageError("Give only one of --against and --baseline.")
         if against is None and baseline is None:
             raise UsageError(_without_reference(command))
-        files = {"gate result": json, "HTML page": html, "Markdown": markdown, "JUnit file": junit}
-        check_written(files, read=[] if baseline is None else [baseline])
         workload = workload_of(command, python=python)
         if baseline is not None and on is not None:
             raise UsageError("--on measures pairs, and a gate against a report has none.")
@@ -100,8 +94,10 @@ def gate(
             **arguments.isolation(no_sandbox, network),
             side_by_side=not in_turns,
         )
-        report = _measured(workload, against, baseline, settings, files, quiet)
-        _hand_out(report, files, details, format)
+        if settings.output is not None:
+            check_free(settings.output)  # before a result without figures is written there
+        report = _measured(workload, against, baseline, settings, quiet)
+        _hand_out(report, details, format)
     _end(report)
 
 
@@ -117,10 +113,9 @@ def _measured(
     against: str | None,
     baseline: Path | None,
     settings: GateSettings,
-    files: Files,
     quiet: bool,
 ) -> GateReport:
-    """Return the result; where nothing was measured, write the reason into the files first."""
+    """Return the result; where nothing was measured, write the reason into --output first."""
     from torchdoctor.gate.gate_run import GateRun
     from torchdoctor.gate.session import undecided
     from torchdoctor.gate.stored import gate_against_report, read_stored
@@ -140,11 +135,12 @@ def _measured(
         from torchdoctor.reports.wording import in_one_line
 
         broken = not isinstance(error, Inconclusive)
-        _write_files(undecided(workload, named, in_one_line(error), broken=broken), files)
+        result = undecided(workload, named, in_one_line(error), broken=broken)
+        _write_files(result, settings.output)
         raise
     except KeyboardInterrupt:
         why = "It was interrupted before anything was compared."
-        _write_files(undecided(workload, named, why, interrupted=True), files)
+        _write_files(undecided(workload, named, why, interrupted=True), settings.output)
         raise
 
 
@@ -168,46 +164,45 @@ def _options_behind(command: list[str]) -> tuple[list[str], dict[str, str]]:
     return command, options
 
 
-def _hand_out(report: GateReport, files: Files, details: bool, format: str) -> None:
+def _hand_out(report: GateReport, details: bool, format: str) -> None:
     """Write the files, then print: who no longer reads what is printed changes no exit code."""
     from torchdoctor.reports import gate as formats
     from torchdoctor.reports import markdown, terminal
-    from torchdoctor.reports.summary import with_summary
+    from torchdoctor.reports.summary import of_gate, with_json
     from torchdoctor.schema.record_files import encode
 
-    _write_files(report, files)
+    _write_files(report, Path(report.run_folder) if report.run_folder else None)
     with whoever_reads():
         if format == "text":
             terminal.show(formats.document(report), details)
         elif format == "markdown":
             print_text(markdown.render(formats.document(report), details))
         else:
-            print_text(encode(with_summary(report)).decode())
+            print_text(encode(replace(report, summary=with_json(of_gate(report)))).decode())
         if _on_github():
             typer.echo(formats.annotation(report), err=format != "text")
 
 
-def _write_files(report: GateReport, files: Files) -> None:
-    """Write the files that were asked for, and GitHub's step summary, as far as that goes."""
+def _write_files(report: GateReport, folder: Path | None) -> None:
+    """Write each form of the result into its folder, and GitHub's step summary, if that goes."""
     from torchdoctor.reports import gate as formats
     from torchdoctor.reports import markdown
     from torchdoctor.reports.document import PAGE_NAME
     from torchdoctor.reports.side_by_side import gate_page
     from torchdoctor.reports.summary import with_summary
-    from torchdoctor.schema.record_files import write_record, write_text
+    from torchdoctor.schema.record_files import encode
 
     document = formats.document(report)
-    render = {"Markdown": markdown.render, "HTML page": lambda _: gate_page(report)}
-    own = Path(report.run_folder) / PAGE_NAME if report.run_folder else None
-    for kind, path in [*files.items(), ("HTML page", own)]:
-        try:
-            if path is not None and kind == "gate result":
-                write_record(with_summary(report), path)
-            elif path is not None:
-                text = render.get(kind, lambda _: formats.junit(report))(document)
-                write_text(text, path, through_link=path is not own)
-        except UsageError as error:
-            say(f"torchdoctor: {error}")
+    if folder is not None:
+        _write_forms(
+            folder,
+            {
+                "gate.json": encode(with_summary(report)).decode(),
+                "gate.md": markdown.render(document),
+                "gate.xml": formats.junit(report),
+                PAGE_NAME: gate_page(report),
+            },
+        )
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not _on_github() or not summary:
         return
@@ -217,6 +212,16 @@ def _write_files(report: GateReport, files: Files) -> None:
     except OSError as error:
         reason = error.strerror or error
         say(f"torchdoctor: the step summary {summary} was not written ({reason}).")
+
+
+def _write_forms(folder: Path, forms: Mapping[str, str]) -> None:
+    from torchdoctor.schema.record_files import write_text
+
+    for name, text in forms.items():
+        try:
+            write_text(text, folder / name, through_link=False)
+        except UsageError as error:
+            say(f"torchdoctor: {error}")
 
 
 @contextlib.contextmanager

@@ -7,12 +7,14 @@ trace, which may have taken hours to record, has the suffix of a report.
 
 import contextlib
 import importlib.util
+import io
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -28,14 +30,23 @@ _EVERY_JSON = {"schema_version", "torchdoctor_version"}
 _FIELDS = {
     "report": {"diagnosis", "workload"},
     "comparison": {"a", "b", "verdict"},
-    "gate result": {"reference", "metrics", "verdict"},
 }
+_OF_SUMMARY = {"bottleneck", "sentence", "next"}  # which begins every other answer
 _HEADS = {
+    "text": re.compile(rb"torchdoctor[^\n]* \xc2\xb7 "),
     "HTML page": re.compile(rb"(?si)<!doctype html>.*<title>torchdoctor: "),
-    "Markdown": re.compile(rb"### torchdoctor gate: "),
-    "JUnit file": re.compile(rb"(<\?xml[^>]*>)?\s*<testsuite name=\"torchdoctor gate\""),
+    "Markdown": re.compile(rb"### torchdoctor"),
+    "SARIF file": re.compile(
+        rb"(?s)\{\s*\"\$schema\".*\"driver\":\s*\{\s*\"name\": \"torchdoctor\""
+    ),
 }
+_KINDS = {"text": "text", "markdown": "Markdown", "html": "HTML page", "sarif": "SARIF file"}
 _OUR_PROCESS = re.compile(rb"\"args\"\s*:\s*\{\s*\"name\"\s*:\s*\"torchdoctor\"")
+
+
+def kind_of(format: str, json: str = "answer") -> str:
+    """Return the kind of file that an answer in this format is, as `check_written` tells them."""
+    return json if format == "json" else _KINDS[format]
 
 
 def check_written(
@@ -81,8 +92,8 @@ def _check_file(kind: str, path: Path, inputs: set[str]) -> None:
         raise UsageError(f"{path} is one of the input files: name another file for the result.")
     if place.is_file() and place.stat().st_size and not _ours(kind, place):
         raise UsageError(
-            f"{path} exists and is no {kind} that torchdoctor wrote: name another file, or remove "
-            "it first."
+            f"{path} exists and is not known as {kind} that torchdoctor wrote: name another file, "
+            "or remove it first."
         )
 
 
@@ -92,13 +103,15 @@ def _ours(kind: str, path: Path) -> bool:
 
     from torchdoctor.trace.files import events_start, plain_chunks
 
-    if kind in _FIELDS:
+    if kind in _FIELDS or kind == "answer":
         if path.stat().st_size > _LARGEST_JSON:
             return False
         try:
             fields = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return False
+        if kind == "answer":
+            return _is_answer(fields)
         return _FIELDS[kind] | _EVERY_JSON <= fields.keys() and "traceEvents" not in fields
     with path.open("rb") as file:
         if kind in _HEADS:
@@ -107,6 +120,17 @@ def _ours(kind: str, path: Path) -> bool:
         head = next(plain_chunks(file, str(path), []), b"")
     start = events_start(head)
     return start is not None and _OUR_PROCESS.search(head, start, start + 256) is not None
+
+
+def _is_answer(fields: Mapping[str, Any]) -> bool:
+    """Return True for the JSON of a command that answers with a summary, and with no report."""
+    import msgspec
+
+    try:
+        summary = msgspec.json.decode(fields.get("summary", b"{}"), type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return False
+    return summary.keys() >= _OF_SUMMARY and "torchdoctor_version" not in fields
 
 
 def _check_folder(folder: Path) -> None:
@@ -128,19 +152,29 @@ def _check_folder(folder: Path) -> None:
         ) from error
 
 
-def hand_out(
-    report: Report, files: Files, tensorboard: Path | None, details: bool | None, format: str
-) -> None:
-    """Write the page, the report's files and TensorBoard's; show it, unless `details` is None."""
-    from torchdoctor.reports.formats import rendered, show, write_page
-    from torchdoctor.reports.summary import summarized
-    from torchdoctor.schema.record_files import write_record
+@contextlib.contextmanager
+def answer_to(output: Path | None) -> Iterator[None]:
+    """Have this file get what is printed within, whole or not at all; None: it is the screen's."""
+    if output is None:
+        yield
+        return
+    from torchdoctor.schema.record_files import write_atomically
 
-    json = files["report"]
-    html = files["HTML page"]
-    if json is not None:
-        write_record(summarized(report), json)
-    write_page(report, html)
+    answer = io.BytesIO()
+    printed = io.TextIOWrapper(answer, encoding="utf-8", errors="replace", newline="")
+    with contextlib.redirect_stdout(printed):
+        yield
+    printed.flush()
+    write_atomically(output, answer.getvalue())
+    if output.is_file():
+        say(f"Wrote {output}.")
+
+
+def hand_out(report: Report, tensorboard: Path | None, details: bool | None, format: str) -> None:
+    """Write the page of a run and TensorBoard's files; show it, unless `details` is None."""
+    from torchdoctor.reports.formats import rendered, show, write_page
+
+    write_page(report)
     if details is not None and format == "text":
         show(report, details)
     elif details is not None:
@@ -165,9 +199,10 @@ def print_text(text: str) -> None:
 
 def print_json(summary: Summary, **fields: object) -> None:
     """Print these fields as JSON, the summary first."""
+    from torchdoctor.reports.summary import with_json
     from torchdoctor.schema.record_files import encoded
 
-    print_text(encoded({"summary": summary, **fields}))
+    print_text(encoded({"summary": with_json(summary), **fields}))
 
 
 def say(text: str, error: bool = True) -> None:

@@ -67,10 +67,8 @@ def run(
     context: typer.Context,
     command: arguments.Command,
     budget: arguments.Budget = "5m",
-    json: arguments.Json = None,
-    html: arguments.Html = None,
+    output: arguments.OutputFolder = None,
     tensorboard: arguments.TensorBoard = None,
-    output: arguments.Output = None,
     watched: _From = None,
     steps: arguments.Steps = None,
     warmup: arguments.Warmup = None,
@@ -128,7 +126,7 @@ def run(
         steps_total=steps_total,
         cost_per_hour=cost_per_hour,
     )
-    check_written(files := {"report": json, "HTML page": html}, tensorboard=tensorboard)
+    check_written({}, tensorboard=tensorboard)
     workload = workload_of(command, python=python)
     if detach:
         settings.check()
@@ -136,7 +134,7 @@ def run(
         return
     with Progress(quiet=quiet) as progress:
         report = checkup(workload, settings, progress=progress.update)
-    hand_out(report, files, tensorboard, details if context.obj is None else None, format)
+    hand_out(report, tensorboard, details if context.obj is None else None, format)
     if context.obj is not None:
         context.obj(report)
     _raise_for(report)

@@ -3,14 +3,29 @@
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from torchdoctor.cli.arguments import Details, ExitCode, Format, checked_format
-from torchdoctor.cli.outputs import leave_with_code, print_json, print_text, say
+from torchdoctor.cli.arguments import (
+    Details,
+    ExitCode,
+    FileFormat,
+    OutputFile,
+    ReportFormat,
+    format_of,
+)
+from torchdoctor.cli.outputs import (
+    answer_to,
+    check_written,
+    kind_of,
+    leave_with_code,
+    print_json,
+    print_text,
+    say,
+)
 from torchdoctor.launch.run_folder import RUNS
 from torchdoctor.schema import RecommendedFix, Recording, Report, set_of
 from torchdoctor.schema.errors import UsageError
@@ -37,7 +52,6 @@ _Fixes = Annotated[
         metavar="ID",
     ),
 ]
-_Format = Annotated[str, typer.Option(help="text, json, markdown, html or sarif.")]
 _Open = Annotated[bool, typer.Option("--open", help="Open the report's page in a browser.")]
 _List = Annotated[bool, typer.Option("--list", help="List the runs of this folder.")]
 _Status = Annotated[bool, typer.Option("--status", help="Where a run stands that may still go on.")]
@@ -91,7 +105,8 @@ def _watched(named: Path | None) -> Path | None:
 
 def report(
     file: _File = None,
-    format: _Format = "text",
+    format: ReportFormat = None,
+    output: OutputFile = None,
     details: Details = False,
     open: _Open = False,
     list: _List = False,
@@ -99,38 +114,57 @@ def report(
     exit_code: ExitCode = False,
 ) -> None:
     """Render a report again, without torch."""
-    from torchdoctor.reports.formats import rendered, show
-    from torchdoctor.schema.record_files import read_report
-
-    format = checked_format(format, more=["html", "sarif"])
-    if (list and (file is not None or details or open)) or (open and (details or format != "text")):
+    form = format_of(format, output, more=["html", "sarif"])
+    other_for_open = details or form != "text" or output is not None
+    other_for_list = file is not None or details or open or status
+    if (open and other_for_open) or (list and other_for_list):
         raise UsageError("--list and --open go with no other option; --open also takes a report.")
-    if status:
-        _show_status(file, format)
-        return
-    if list:
-        _show_list(format)
+    if status or list:
+        check_written({kind_of(form): output})
+        with answer_to(output):
+            if status:
+                _show_status(file, form)
+            else:
+                _show_list(form)
         return
     run = _watched(file)
     if run is not None:
-        from torchdoctor.watch import end_report
-
-        if open:
-            _open_page(run / "report.html", lambda: end_report.rendered(run, "html"))
-        elif format == "text":
-            end_report.show(run, details)
-        else:
-            print_text(end_report.rendered(run, format))
+        check_written({kind_of(form): output})
+        with answer_to(output):
+            _show_watched(run, form, details, open)
         return
-    path = report_file(file)
-    read = read_report(path)
+    _show_report(report_file(file), form, output, details, open, exit_code)
+
+
+def _show_watched(run: Path, format: str, details: bool, open: bool) -> None:
+    from torchdoctor.watch import end_report
+
     if open:
-        folder = path if path.is_dir() else path.parent
-        _open_page(folder / "report.html", lambda: rendered(read, "html", folder=str(Path.cwd())))
+        _open_page(run / "report.html", lambda: end_report.rendered(run, "html"))
     elif format == "text":
-        show(read, details)
+        end_report.show(run, details)
     else:
-        print_text(rendered(read, format, folder=str(Path.cwd())))
+        print_text(end_report.rendered(run, format))
+
+
+def _show_report(
+    path: Path, format: str, output: Path | None, details: bool, open: bool, exit_code: bool
+) -> None:
+    from torchdoctor.reports.formats import rendered, show
+    from torchdoctor.schema.record_files import REPORT_NAME, read_report
+
+    folder = path if path.is_dir() else path.parent
+    check_written({kind_of(format, "report"): output}, read=[path, folder / REPORT_NAME])
+    read = read_report(path)
+    with answer_to(output):
+        if open:
+            _open_page(
+                folder / "report.html", lambda: rendered(read, "html", folder=str(Path.cwd()))
+            )
+        elif format == "text":
+            show(read, details)
+        else:
+            print_text(rendered(read, format, folder=str(Path.cwd())))
     leave_with_code(read, exit_code)
 
 
@@ -151,11 +185,13 @@ def _show_list(format: str) -> None:
 
 def _show_status(file: Path | None, format: str) -> None:
     from torchdoctor.reports import status
+    from torchdoctor.reports.summary import with_json
 
     folder = file if file is not None else status.newest_run(Path(RUNS))
     known = status.read_status(folder)
     if format == "json":
-        print_text(status.as_json(known))
+        shown = replace(known, summary=with_json(known.summary))
+        print_text(status.as_json(shown))
     elif format in ("text", "markdown"):
         print_text(status.as_text(known, format))
     else:
@@ -171,7 +207,7 @@ def _open_page(page: Path, made: Callable[[], str]) -> None:
     from torchdoctor.schema.record_files import write_text
 
     page = page.resolve()
-    if not page.is_file():  # named by --json, or its run is gone
+    if not page.is_file():  # its run is gone
         page = Path(tempfile.mkdtemp(prefix="torchdoctor-")) / page.name
         write_text(made(), page)
     desktop = sys.platform in ("darwin", "win32")
@@ -189,16 +225,28 @@ def patch(
     apply: _Apply = False,
     undo: _Undo = False,
     force: _Force = False,
-    format: Format = "text",
+    format: FileFormat = None,
+    output: OutputFile = None,
 ) -> None:
     """Print the diff on stdout; what was proven of it, and what cannot be edited, on stderr."""
+    form = format_of(format, output)
+    if apply and undo:
+        raise UsageError("Give --apply or --undo: one of them.")
+    check_written({kind_of(form): output})
+    with answer_to(output):
+        changed = _patched(file, fixes, apply, undo, force, form)
+    if apply and not changed:
+        raise typer.Exit(UsageError.exit_code)
+
+
+def _patched(
+    file: Path | None, fixes: list[str] | None, apply: bool, undo: bool, force: bool, format: str
+) -> bool:
+    """Print it, and apply it or take it back if that is asked for; return True for a change."""
     from torchdoctor.edits import applying
     from torchdoctor.reports import handed_out
     from torchdoctor.schema.record_files import read_report
 
-    format = checked_format(format)
-    if apply and undo:
-        raise UsageError("Give --apply or --undo: one of them.")
     if undo and file is None:  # the newest run may be one of the patched program
         kept = (path.with_name(applying.APPLIED_NAME) for path in _newest_first())
         file = next(filter(Path.exists, kept), None)
@@ -207,7 +255,7 @@ def patch(
     if undo:
         undone = [str(path) for path in applying.undo(record)]
         _print_undone(undone, format)
-        return
+        return True
     read = read_report(file)
     asked = list(dict.fromkeys(filter(None, map(str.strip, ",".join(fixes or []).split(",")))))
     if fixes and not asked:
@@ -241,8 +289,7 @@ def patch(
             say(line)
     else:
         _print_patch(printed, [*proof, *lines], [str(path) for path in made], file, format)
-    if apply and not made:
-        raise typer.Exit(UsageError.exit_code)
+    return bool(made)
 
 
 def _print_diff(diff: str) -> None:
@@ -355,17 +402,25 @@ def explain(
     id: Annotated[str | None, typer.Argument(help="A check's or fix's id.")] = None,
     tree: Annotated[bool, typer.Option("--tree", help="The decision tree.")] = False,
     all: Annotated[bool, typer.Option("--all", help="Every id with its title.")] = False,
-    format: Format = "text",
+    format: FileFormat = None,
+    output: OutputFile = None,
 ) -> None:
     """Print a check's or fix's page: what, why, when not, risk, sources."""
+    form = format_of(format, output)
+    if [id is not None, tree, all].count(True) > 1:
+        raise UsageError("Give the id of a check or fix, or --tree, or --all: one of them.")
+    check_written({kind_of(form): output})
+    with answer_to(output):
+        if form == "text":
+            _print_page(id, tree, all)
+        else:
+            _print_explained(id, tree, form)
+
+
+def _print_page(id: str | None, tree: bool, all: bool) -> None:
     from torchdoctor.advice import catalogue
     from torchdoctor.reports.wrapping import reflow, width
 
-    if id is not None and (tree or all):
-        raise UsageError(f"Give '{id}', or --tree, or --all, but only one of them.")
-    if checked_format(format) in ("json", "markdown"):
-        _print_explained(id, tree, format)
-        return
     if tree:
         _print(catalogue.tree().splitlines(), _TREE_HANGS)
     elif all or id is None:
@@ -405,6 +460,7 @@ def _after_page(id: str) -> NextCommand | None:
     A fix is measured on the program of the newest run, unless that run offers it or tried it.
     """
     from torchdoctor.advice import catalogue
+    from torchdoctor.reports.summary import CELL_MAGIC, is_of_cell
     from torchdoctor.schema.record_files import read_report
 
     treating = catalogue.treating(id) if id in catalogue.checks() else []
@@ -423,6 +479,9 @@ def _after_page(id: str) -> NextCommand | None:
     refused = any(id in trial.fixes for trial in report.trials if trial.verdict == "refused")
     if id not in catalogue.fixes() or tried or refused or not report.workload.command:
         return None
+    if is_of_cell(report):
+        why = "It measures this fix: begin the cell with this line, and run the cell again."
+        return NextCommand(command=f"{CELL_MAGIC} --fixes {id}", why=why)
     command = f"torchdoctor run --fixes {id} -- {shlex.join(report.workload.command)}"
     return NextCommand(command=command, why="It measures this fix on the newest run's program.")
 
@@ -447,21 +506,23 @@ def _in_newest_run(ident: str) -> list[str]:
     return ["", f"In the newest run here ({file.parent}):", *lines] if lines else []
 
 
-def env(format: Format = "text") -> None:
+def env(format: FileFormat = None, output: OutputFile = None) -> None:
     """Show what torchdoctor sees of this machine, and which fixes that rules out."""
     from torchdoctor.clusters.allocation import described
+    from torchdoctor.reports.wording import machine
     from torchdoctor.runs.machine import FIGURES_AT, describe_environment, seen_environment
 
-    format, environment = checked_format(format), seen_environment()
+    form = format_of(format, output)
+    check_written({kind_of(form): output})
+    environment = seen_environment()
     lines = [*described(), *describe_environment(environment)]
-    if format == "json":
-        from torchdoctor.reports.wording import machine
-
-        sentence = machine(environment.machine)
-        print_json(Summary(sentence=sentence), **vars(environment), job=described())
-        return
-    if format == "markdown":
-        print_text("```\n" + "\n".join(map(clean, lines)) + "\n```\n")
-        return
-    for line in lines:
-        _print([line], 4 if line.startswith(" ") else FIGURES_AT)
+    with answer_to(output):
+        match form:
+            case "json":
+                answer = Summary(sentence=machine(environment.machine))
+                print_json(answer, **vars(environment), job=described())
+            case "markdown":
+                print_text("```\n" + "\n".join(map(clean, lines)) + "\n```\n")
+            case _:
+                for line in lines:
+                    _print([line], 4 if line.startswith(" ") else FIGURES_AT)

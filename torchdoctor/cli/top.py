@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from torchdoctor.cli import stored
-from torchdoctor.cli.arguments import Format, checked_format
-from torchdoctor.cli.outputs import print_text, say
+from torchdoctor.cli.arguments import FileFormat, OutputFile, format_of
+from torchdoctor.cli.outputs import answer_to, check_written, kind_of, print_text, say
 
 HELP = (
     "Show a watched training live, also one that runs elsewhere on a shared folder; q leaves.\n\n"
@@ -18,15 +18,17 @@ _Run = Annotated[
 ]
 
 
-def top(run: _Run = None, format: Format = "text") -> None:
-    """Show the run until it ends, then say so in one sentence; another format: as it is now."""
+def top(run: _Run = None, format: FileFormat = None, output: OutputFile = None) -> None:
+    """Show the run until it ends, then say so; in another format or to a file: as it is now."""
     from torchdoctor.watch import end_report
     from torchdoctor.watch.top import top
 
-    format = checked_format(format)
-    if format != "text":
-        print_text(end_report.rendered(stored.watched_run(run), format))
+    form = format_of(format, output)
+    if form == "text" and output is None:
+        sentence = top(stored.watched_run(run))
+        if sentence:
+            say(sentence, error=False)
         return
-    sentence = top(stored.watched_run(run))
-    if sentence:
-        say(sentence, error=False)
+    check_written({kind_of(form): output})
+    with answer_to(output):
+        print_text(end_report.rendered(stored.watched_run(run), form))

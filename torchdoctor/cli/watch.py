@@ -36,7 +36,7 @@ _ToTracker = Annotated[
 
 def watch(
     command: arguments.Command,
-    output: arguments.Output = None,
+    output: arguments.OutputFolder = None,
     step_on: arguments.StepOn = None,
     metrics_file: _Metrics = None,
     tensorboard: _Scalars = None,
@@ -49,7 +49,7 @@ def watch(
 
     check_written({}, tensorboard=tensorboard)
     settings = WatchSettings(
-        output=output,
+        output=arguments.result_folder(output),
         step_on=step_on,
         profile=profiler,
         log_to_tracker=log_to_tracker,

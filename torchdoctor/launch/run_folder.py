@@ -54,18 +54,22 @@ def _made_for(parent: Path, created: datetime) -> Path:
             return folder
 
 
+def check_free(folder: Path) -> None:
+    """Raise UsageError for a folder that holds something already."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"The folder {folder} is not empty: name a new folder with --output.")
+
+
 def _take(folder: Path, shared: bool) -> None:
     """Make a folder, or take an empty one; where it is not shared, no other run gets it too."""
     folder.mkdir(parents=True, exist_ok=True)
-    refusal = f"The folder {folder} is not empty: name a new folder with --output."
-    if any(folder.iterdir()):
-        raise UsageError(refusal)
+    check_free(folder)
     if shared:
         return
     try:
         os.close(os.open(folder / _CLAIM, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
-        raise UsageError(refusal) from None
+        check_free(folder)  # another run has made it its own since
 
 
 @contextlib.contextmanager

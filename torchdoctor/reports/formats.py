@@ -23,7 +23,7 @@ from torchdoctor.reports import (
 from torchdoctor.reports.document import PAGE_NAME, Document, prose
 from torchdoctor.reports.pictures import pictures
 from torchdoctor.reports.run_columns import read_measured
-from torchdoctor.reports.summary import summarized
+from torchdoctor.reports.summary import of_report, with_json
 from torchdoctor.schema import Finding, Report, Trial
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.figures import clean, duration, fixes_with_settings, relative
@@ -76,7 +76,8 @@ def rendered(
     """
     match format:
         case "json":
-            return encode(summarized(report)).decode("utf-8").rstrip("\n") + "\n"
+            answer = with_json(of_report(report))
+            return encode(replace(report, summary=answer)).decode("utf-8").rstrip("\n") + "\n"
         case "sarif":
             return sarif(report)
         case "html":
@@ -88,19 +89,14 @@ def rendered(
     raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
 
 
-def write_page(report: Report, copy: Path | None = None) -> None:
-    """Write the page into the run's folder, where there is one, and to `copy`.
-    Raise UsageError if `copy` cannot be written; a run's folder that is full or gone is no error.
-    """
+def write_page(report: Report) -> None:
+    """Write the page into the run's folder, where there is one; full or gone, it is no error."""
     folder = Path(report.run_folder) if report.run_folder else None
-    if copy is None and (folder is None or not folder.is_dir()):
+    if folder is None or not folder.is_dir():
         return
     page = rendered(report, "html", folder=str(Path.cwd()))
-    if folder is not None and folder.is_dir():
-        with contextlib.suppress(UsageError):  # what was measured is shown all the same
-            write_text(page, folder / PAGE_NAME, through_link=False)
-    if copy is not None:
-        write_text(page, copy)
+    with contextlib.suppress(UsageError):  # what was measured is shown all the same
+        write_text(page, folder / PAGE_NAME, through_link=False)
 
 
 def show(report: Report, full: bool = False) -> None:

@@ -24,11 +24,24 @@ _LONGEST, _SHORTEST = 400, 60  # characters of a text; where all are too long, i
 _MOST_FIXES = 3
 _BUDGET = re.compile(r"--budget \S+")
 _MINUTE_S = 60
+CELL_MAGIC = "%%torchdoctor"  # begins a notebook's cell, whose program no command line has
+_CELL_AGAIN = "Begin the cell with this line, and run it again."
+_COMMAND = re.compile(r"^torchdoctor [a-z-]+")
+_AS_JSON = " --format json"
 
 
 def summarized(report: Report) -> Report:
     """Return the report with its summary, made anew: what is told may have been moved since."""
     return replace(report, summary=of_report(report))
+
+
+def with_json(summary: Summary) -> Summary:
+    """Return the summary for one who asked for JSON: the next command prints JSON as well."""
+    following = summary.next
+    if following is None or _AS_JSON in following.command:
+        return summary
+    command = _COMMAND.sub(lambda its: its[0] + _AS_JSON, following.command)
+    return replace(summary, next=replace(following, command=command))
 
 
 def of_report(report: Report) -> Summary:
@@ -53,6 +66,11 @@ def of_report(report: Report) -> Summary:
             next=_next(report, shown, commands),
         )
     )
+
+
+def is_of_cell(report: Report) -> bool:
+    """Return True where a cell of an open notebook was measured: no command can start it."""
+    return any(command.startswith(CELL_MAGIC) for command in report.reproduce)
 
 
 def with_summary(report: GateReport) -> GateReport:
@@ -137,16 +155,20 @@ def _next(
     again = next(iter(report.reproduce), None) if report.elapsed_s is not None else None
     if report.recommendation.fixes:
         return _apply(report, commands)
+    again_in_cell = f" {_CELL_AGAIN}" if is_of_cell(report) else ""
     if again and (report.interrupted or report.failure is not None):
         ended = "was interrupted" if report.interrupted else "ended with an error of the program"
-        return NextCommand(command=again, why=f"The run {ended}: nothing is decided yet.")
+        why = f"The run {ended}: nothing is decided yet.{again_in_cell}"
+        return NextCommand(command=again, why=why)
     if again and " --no-fixes" in again:
         command = again.replace(" --no-fixes", "", 1)
-        return NextCommand(command=command, why="No fix was tried, because of --no-fixes.")
+        why = f"No fix was tried, because of --no-fixes.{again_in_cell}"
+        return NextCommand(command=command, why=why)
     if again and _more_time_decides(report):
         minutes = math.ceil(_needed_s(report) / _MINUTE_S)
         command = _BUDGET.sub(f"--budget {minutes}m", again, count=1)
-        return NextCommand(command=command, why="What is worth measuring did not fit in the time.")
+        why = f"What is worth measuring did not fit in the time.{again_in_cell}"
+        return NextCommand(command=command, why=why)
     if fixes:
         command = f"torchdoctor explain {shlex.quote(fixes[0].fix)}"
         why = "It says what to change by hand, and at which risk; its gain was not measured here."
@@ -193,7 +215,8 @@ def _fitting(summary: Summary) -> Summary:
     longest = _LONGEST
     while True:
         short = _shortened(summary, longest)
-        if len(msgspec.json.format(msgspec.json.encode(short), indent=2)) <= MOST_BYTES:
+        size = len(msgspec.json.format(msgspec.json.encode(short), indent=2))
+        if size + len(_AS_JSON) <= MOST_BYTES:
             return short
         if longest < _SHORTEST:  # it is a command that is long
             return replace(short, patch=None, next=None)

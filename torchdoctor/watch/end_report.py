@@ -11,6 +11,7 @@ from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.document import Block, KeyFigures, sections, sentences, table
 from torchdoctor.reports.formats import program
 from torchdoctor.reports.pictures import Picture, rounded, thinned, times_drawn
+from torchdoctor.reports.summary import with_json
 from torchdoctor.schema import RankTime
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.figures import (
@@ -52,7 +53,7 @@ def rendered(folder: Path, format: str, details: bool = True) -> str:
     summary = summary_of(run)
     match format:
         case "json":
-            return encoded({"summary": _in_short(summary), **vars(summary)})
+            return encoded({"summary": with_json(_in_short(summary)), **vars(summary)})
         case "html":
             return html.render(document(summary), pictures(run, summary))
         case "markdown":

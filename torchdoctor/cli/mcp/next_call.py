@@ -34,6 +34,8 @@ def call(tool: str, arguments: dict[str, Any], why: str) -> dict[str, Any]:
 def _call(words: Sequence[str], folder: str) -> tuple[str, dict[str, Any]] | None:
     """Return the tool that a command's words stand for, with its arguments."""
     match list(words):
+        case [command, "--format", "json", *others]:  # as every tool answers
+            return _call([command, *others], folder)
         case ["report", "--status", run_folder]:
             return "run_trials", {"run_folder": run_folder}
         case ["explain", ident]:
