@@ -85,6 +85,7 @@ CHECK = CheckSpec(
         "{trained}: larger ones share the cost of each call and need no memory for gradients.",
         "own-loader": "Of the training time, {share:.0%} is its wait for its own data loader.",
     },
+    advises=("small-batches",),
     examine=_examine,
     fires=[{"steps": {"evaluation_s": 0.004, "evaluations": 3}}],
     quiet=[{"steps": {"evaluation_s": 0.004, "evaluations": 1}}],

@@ -74,6 +74,7 @@ CHECK = CheckSpec(
         "whole-set": "{location:place} pads all data to its longest row: padding each batch, in a "
         "collate_fn, is enough[ ({text})].",
     },
+    advises=("fixed", "asked", "whole-set"),
     examine=_examine,
     closes_verdict=True,
     fires=[

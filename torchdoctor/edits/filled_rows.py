@@ -409,8 +409,8 @@ def _bound_by(target: ast.expr, value: ast.expr, name: str) -> Iterator[ast.expr
     match target, value:
         case ast.Tuple(elts=inner) | ast.List(elts=inner), ast.Tuple(elts=own) | ast.List(elts=own):
             if len(inner) == len(own):
-                for one, its in zip(inner, own, strict=True):
-                    yield from _bound_by(one, its, name)
+                for element, given in zip(inner, own, strict=True):
+                    yield from _bound_by(element, given, name)
                 return
     if _binds(target, name):
         yield value
