@@ -23,6 +23,14 @@ def told(**evaluating: Any) -> dict[str, Any] | None:
     return next((dict(x.values) for x in finding.evidence if x.fact == "small-batches"), None)
 
 
+def test_the_loader_with_the_small_batches_is_the_line_to_change() -> None:
+    of = recording({"steps": STEPS, **process(loaders=[TRAINS, EVALUATES])})
+    [finding] = catalogue.checks()["evaluation-share"].findings(of)
+    assert finding.location is not None and finding.location.line == PLACES[1]["line"]
+    [small] = [fact for fact in finding.evidence if fact.location is not None]
+    assert small.location == finding.location
+
+
 @pytest.mark.parametrize("size", [1, 16])
 def test_batches_of_a_quarter_or_less_are_told(size: int) -> None:
     """Validation in batches of one took 44 %, and no cure was named."""

@@ -90,3 +90,40 @@ def test_a_look_keeps_nothing_alive_and_leaves_what_the_program_holds(tmp_path: 
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == "(0, 'mine')\n"
+
+
+HOOKED = """
+import time, torch
+
+def keep(module, inputs, output):
+    pass
+
+def train():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    handle = model.register_forward_pre_hook(lambda module, inputs: None)
+    for number in range(60):
+        for module in (model[0], model[2]):
+            module.register_forward_hook(keep)
+        model(torch.ones(8, 4)).sum().backward()
+        optimizer.step()
+        time.sleep(0.03)
+
+train()
+"""
+
+
+def test_hooks_that_are_registered_again_are_counted_with_their_line(tmp_path: Path) -> None:
+    """A step that grew was told with the hook's line, and no cure was known."""
+    (tmp_path / "train.py").write_text(HOOKED)
+    run = run_probed(
+        ["train.py"], tmp_path, tmp_path, forked=True, after="continue", sample_stacks=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.said() == []
+    grown = {row["name"]: row for row in run.main["grown_objects"]}
+    assert set(grown) == {"register_forward_hook of Sequential"}
+    hooks = grown["register_forward_hook of Sequential"]
+    assert hooks["kind"] == "hooks"
+    assert hooks["per_step"] == pytest.approx(2, rel=0.2)
+    assert "module.register_forward_hook(" in HOOKED.splitlines()[hooks["location"]["line"] - 1]

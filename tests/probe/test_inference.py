@@ -154,7 +154,12 @@ with torch.no_grad():
         ids[:, : 8 + i % 3] = 7
         model(ids)
 """
-    assert findings_of(TOKENS + loop, tmp_path) == {"padded-tokens"}
+    recording = recording_of(observe(recorder_of(SETUP + TOKENS + loop, tmp_path)))
+    [finding] = catalogue.checks()["padded-tokens"].findings(recording)
+    assert finding.location is not None
+    [filled] = [fact for fact in finding.evidence if fact.location]
+    assert filled.location and filled.location.line == finding.location.line - 2
+    assert filled.values["text"] == "ids = torch.zeros(4, 64, dtype=torch.long)"
 
 
 def test_padding_of_a_training_is_seen(tmp_path: Path) -> None:

@@ -137,6 +137,54 @@ def test_a_function_of_half_a_step_without_a_cure_says_so_until_a_fix_of_it_was_
     assert rows(report(large, trials=[refused])) != []
 
 
+def test_a_function_has_a_cure_where_another_finding_in_it_says_what_to_do() -> None:
+    """Beside "whole tensors, no Python loop" stood "no cure is known for this line"."""
+    function = replace(at(12), function="advantages_of")
+    hot = replace(finding("hot-call", 0.7, 12), location=function)
+    loop = finding("inner-loop", 0.7, 10, fixes=["vectorize"])
+    loop = replace(loop, location=replace(function, line=10))
+    assert rows(report(hot)) != []
+    assert rows(report(hot, loop)) == []
+    elsewhere = replace(loop, location=replace(at(10), function="main"))
+    assert rows(report(hot, elsewhere)) != []
+    outside = replace(loop, check="work-outside-model", fixes=["every-tenth-call"])
+    assert rows(report(hot, outside)) != []  # it says the same of any function
+    grows = replace(loop, check="growing-step", fixes=[])
+    assert rows(report(hot, grows)) == []
+
+
+def test_a_fix_of_the_causes_function_is_its_cure() -> None:
+    """Beside an edit distance that was called less often stood "compute on the whole tensor"."""
+    loop = finding("inner-loop", 0.5, 16, severity="high", fixes=["vectorize"])
+    called = RecommendedFix(fix="every-tenth-call", location=replace(loop.location, line=20))
+    cured = report(loop, recommendation=Recommendation(fixes=[called]))
+    assert own_code.is_cured(cured)
+    assert own_code.is_told(cured, loop.location)
+    other = replace(called, location=at(20))
+    elsewhere = report(loop, recommendation=Recommendation(fixes=[other]))
+    assert not own_code.is_cured(elsewhere)
+    assert not own_code.is_told(elsewhere, loop.location)
+
+
+def test_a_line_is_told_once_with_one_share() -> None:
+    """One line had "73 % of the step" and, as a loop to change by hand, "about 28 %"."""
+    shaped = finding("hot-call", 0.7, 23, shape=DEQUE)
+    assert own_code.is_told(report(shaped), at(23))
+    assert not own_code.is_told(report(shaped), at(19))
+
+
+def test_advice_of_the_program_itself_stands_alone() -> None:
+    """Beside "it takes batches of 1" stood "evaluate every few epochs"."""
+    trial = Trial(fixes=FixSet.of("cpu-threads"), speedup=between(1.0, 0.98, 1.02), pairs=3)
+    share = finding("evaluation-share", 0.4, 15)
+    small = Evidence(fact="small-batches", sentence="It takes batches of 1.", location=at(15))
+    told = [*share.evidence, small]
+    for evidence, page in ((share.evidence, True), (told, False)):
+        of = report(replace(share, evidence=evidence), trials=[trial])
+        screen = rendered(of, "terminal", full=False, width=100)
+        assert ("torchdoctor explain evaluation-share" in screen) is page
+
+
 def test_the_bound_of_a_change_by_hand_is_that_of_the_cause_alone() -> None:
     several = report(finding("hot-call", 0.5, 12), finding("data-wait", 0.9, 20))
     assert own_code.most_gain_of_cause(several) == "2.00x at most"

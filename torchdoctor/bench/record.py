@@ -37,6 +37,7 @@ from torchdoctor.observe import observation
 from torchdoctor.observe.events import evaluates_training_loader, read_observed
 from torchdoctor.observe.joined_window import JoinedWindow
 from torchdoctor.observe.observation import Observation, ObservationWatch, Profiled
+from torchdoctor.observe.padding import with_filled_rows
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.observe.steps import step_statistics, window_ns
 from torchdoctor.observe.window import ProfilerWindow
@@ -346,7 +347,7 @@ def _observation(
             f"or steps, or say with --step-on what a step is. {told_besides(result)}".rstrip()
         ) from None
     begin, end = window_ns(trainers[0], boundaries, steps)
-    processes = observation.trainers_first(facts, boundaries.trainers)
+    processes = with_filled_rows(observation.trainers_first(facts, boundaries.trainers))
     used = [x for process in processes[: steps.trainers] for x in process.used_devices]
     columns = columns.of_devices({device.uuid for device in used})
     return Observation(

@@ -17,7 +17,7 @@ update can be saved. Whether the program leaves some out itself shows when the f
 Exchange that is slow (communication-share), and ranks that wait for each other (rank-imbalance).
 """
 
-from torchdoctor.queries.ranks import batches_of_update
+from torchdoctor.queries.ranks import ACCUMULATED, batches_of_update
 from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
@@ -36,7 +36,7 @@ _DDP = {"models": [{"ident": 0, "cls": "Net", "data_parallel": "DistributedDataP
 _RARELY = {"backwards_per_step": 1.0, "optimizer_steps_per_step": 0.125}
 CHECK = CheckSpec(
     branch="communication",
-    threshold=1.5,
+    threshold=ACCUMULATED,
     unit="backward passes to an optimizer step",
     source="PyTorch documentation (DistributedDataParallel): no_sync accumulates without exchange",
     sentences={

@@ -5,9 +5,9 @@ Between the steps that train, the model runs over validation data. Each run cost
 little was learned since the last one.
 
 ## What to do
-Evaluate every few epochs, or after more steps. Use a part of the validation set, and all of it at
-the end. Use larger batches, which need no memory for gradients. This changes what you see of
-training, not what is learned, unless early stopping or a schedule follows the validation loss.
+Evaluate in larger batches, which need no memory for gradients, or less often (every few epochs, or
+after more steps). Use a part of the validation set, and all of it at the end. This changes what
+you see of training, not what is learned, unless early stopping or a schedule follows it.
 
 ## How it is measured
 torchdoctor adds up the time of evaluation sections in the mean step: batches and forward passes
@@ -16,6 +16,8 @@ that nothing is learned from. It needs two of them, as one does not show how oft
 ## Not to be confused with
 Evaluation that builds a graph for gradients (evaluation-with-gradients): it is faster without.
 """
+
+import math
 
 from torchdoctor.queries.lookup import phase_share, training_loaders
 from torchdoctor.schema import CheckSpec, Evidence, Recording, Symptom, Symptoms, fact
@@ -32,18 +34,19 @@ def _examine(recording: Recording) -> Symptoms:
         return
     every = steps.evaluation_every
     regular = "share-every" if every and every > 1 else "share-each" if every == 1 else "share"
+    small = _small_batches(recording)
     evidence = [
         fact(regular, share=share, times=steps.evaluations, steps=steps.steps, every=every),
+        *([small] if small is not None else []),
         fact("half-as-often", then=share / (2 - share)),
     ]
-    if (small := _small_batches(recording)) is not None:
-        evidence.append(small)
     waits = phase_share(recording, "evaluation_wait_s") or 0.0
     if waits >= _WORTH_SAYING:
         evidence.append(fact("own-loader", share=waits))
     yield Symptom(
         share=share,
         evidence=evidence,
+        location=small.location if small is not None else None,
         severity="moderate",
     )
 
@@ -54,10 +57,13 @@ def _small_batches(recording: Recording) -> Evidence | None:
     sizes = [x.batch_size for x in training if x.batch_size]
     own = {x.ident for x in training}
     unlearned = [x for x in recording.main.loaders if x.ident not in own and x.batches]
-    evaluated = [x.batch_size for x in unlearned if x.batch_size]
-    if not sizes or not evaluated or min(evaluated) * _SMALLER > max(sizes):
+    small = min(unlearned, key=lambda x: x.batch_size or math.inf, default=None)
+    if not sizes or small is None or not small.batch_size:
         return None
-    return fact("small-batches", evaluated=min(evaluated), trained=max(sizes))
+    if small.batch_size * _SMALLER > max(sizes):
+        return None
+    evaluated, trained = small.batch_size, max(sizes)
+    return fact("small-batches", location=small.location, evaluated=evaluated, trained=trained)
 
 
 _TAKES = (
@@ -75,10 +81,11 @@ CHECK = CheckSpec(
         "share-every": _TAKES + ", every {every}.",
         "half-as-often": "Half as often it would take {then:.0%}; that changes what you see of "
         "training, not what is learned.",
-        "small-batches": "It takes batches of {evaluated}, training those of {trained}: larger "
-        "ones share the cost of each call and need no memory for gradients.",
+        "small-batches": "It takes batches of {evaluated}[ ({location:place})], training those of "
+        "{trained}: larger ones share the cost of each call and need no memory for gradients.",
         "own-loader": "Of the training time, {share:.0%} is its wait for its own data loader.",
     },
+    advises=("small-batches",),
     examine=_examine,
     fires=[{"steps": {"evaluation_s": 0.004, "evaluations": 3}}],
     quiet=[{"steps": {"evaluation_s": 0.004, "evaluations": 1}}],

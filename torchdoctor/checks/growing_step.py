@@ -12,20 +12,33 @@ its result is read, or give it a bound (`deque(maxlen=...)`, `.detach()`).
 A line through the times of one phase in the measured steps (medians of a dozen parts), in relation
 to the rest of the same steps, which other load on the machine makes longer as well. It counts where
 it rises for certain, and makes the step longer by 15 % or more. Objects of the training loop are
-asked for their sizes a few times a second; those that were larger each time are named.
+asked for their sizes a few times a second, and models for their hooks; those that were larger each
+time are named.
 
 ## Not to be confused with
 Memory that grows (memory-growth), which need not cost any time. Warming up, which makes steps
 shorter. Gains of fixes are those of the steps that were compared; later steps have more to gain.
 """
 
+from typing import Any
+
 from torchdoctor.queries.growth import (
+    HOOKS,
     growing_line,
     grown_objects,
     times_after_an_hour,
     times_at_end,
 )
-from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.schema import (
+    CheckSpec,
+    Evidence,
+    GrownObject,
+    Recording,
+    Symptom,
+    Symptoms,
+    fact,
+    process,
+)
 
 _NAMED = 1
 _PER = 100  # steps
@@ -48,7 +61,7 @@ def _examine(recording: Recording) -> Symptoms:
     evidence = [
         fact(
             "slope",
-            object=grown[0].name if grown else None,
+            object=next((x.name for x in grown[:_NAMED] if x.kind != HOOKS), None),
             more_s=_PER * growth.slope_s,
             per=_PER,
             first_s=growth.first_s,
@@ -62,11 +75,17 @@ def _examine(recording: Recording) -> Symptoms:
     else:
         hour = times_after_an_hour(growth)
         evidence.append(fact("hour", times=hour, at_end=at_end, epoch=epoch))
-    evidence += [
-        fact("object", name=each.name, kind=each.kind, each=each.per_step, last=each.last)
-        for each in grown[:_NAMED]
-    ]
+    evidence += [_of_object(each) for each in grown[:_NAMED]]
     yield Symptom(evidence=evidence, location=growing_line(recording), severity="high")
+
+
+def _of_object(grown: GrownObject) -> Evidence:
+    """Return what grows, and where hooks are registered again."""
+    size: dict[str, Any] = {"each": grown.per_step, "last": grown.last}
+    if grown.kind != HOOKS:
+        return fact("object", name=grown.name, kind=grown.kind, **size)
+    method, _, model = grown.name.partition(" of ")
+    return fact("hooks", location=grown.location, method=method, model=model, **size)
 
 
 _GROWTH = {
@@ -76,6 +95,13 @@ _GROWTH = {
     "phase": "other",
 }
 _OBJECT = {"name": "metric.scores", "kind": "Tensor", "first": 512, "last": 9000, "per_step": 512.0}
+_HOOKS = {
+    **_OBJECT,
+    "name": "register_forward_hook of Sequential",
+    "kind": "hooks",
+    "location": {"file": "/w/train.py", "line": 20},
+    "per_step": 2.0,
+}
 CHECK = CheckSpec(
     branch="cpu",
     threshold=0.15,
@@ -87,11 +113,17 @@ CHECK = CheckSpec(
         "hour": "[At the end of an epoch of {epoch} steps it takes {at_end:.1f}x as long. ]If "
         "nothing begins anew, a step takes {times:.1f}x as long after another hour.",
         "anew": "It begins anew after {steps} steps, and takes {times:.1f}x as long by then.",
+        "hooks": "{method} is called[ at {location:place}] again and again: {model} has {last:,} "
+        "hooks by now, {each:.0f} more each step. Register them once, or remove() each handle.",
         "object": "{name} ({kind}) grows by {each:.0f} elements each step, to {last:,} so far.",
     },
     verdict="all",
     closes_verdict=True,
     examine=_examine,
-    fires=[{"steps": {"growth": _GROWTH}, **process(grown_objects=[_OBJECT])}],
+    advises=("hooks",),
+    fires=[
+        {"steps": {"growth": _GROWTH}, **process(grown_objects=[_OBJECT])},
+        {"steps": {"growth": _GROWTH}, **process(grown_objects=[_HOOKS])},
+    ],
     quiet=[{"steps": {"growth": {**_GROWTH, "last_s": 0.011}}}, process(grown_objects=[_OBJECT])],
 )

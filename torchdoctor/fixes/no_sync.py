@@ -31,18 +31,16 @@ update varies, the last one must exchange all the same.
 from typing import Any
 
 from torchdoctor.queries.lookup import place
-from torchdoctor.queries.ranks import batches_of_update
+from torchdoctor.queries.ranks import ACCUMULATED, batches_of_update
 from torchdoctor.queries.touched import collectives
 from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings, process
-
-_FEWEST = 1.5  # batches an update
 
 
 def refuses(recording: Recording) -> str | None:
     batches = batches_of_update(recording)
     if batches is None:
         return "No DistributedDataParallel exchanges gradients."
-    if batches < _FEWEST:
+    if batches < ACCUMULATED:
         return "The gradients of each backward pass are used at once: they have to be exchanged."
     return None
 

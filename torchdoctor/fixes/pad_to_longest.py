@@ -13,6 +13,7 @@ An output of another length than the fixed one, where the program counts on it.
 
 ## Make it permanent
     tokenizer(sentences, padding="longest", return_tensors="pt")   # not padding="max_length"
+    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)  # not a fixed length
 
 ## Sources
 - Hugging Face, Padding and truncation:
@@ -22,7 +23,7 @@ An output of another length than the fixed one, where the program counts on it.
 from typing import Any
 
 from torchdoctor.edits import Edit, InputEdit
-from torchdoctor.queries.lookup import training_models
+from torchdoctor.queries.lookup import place, training_models
 from torchdoctor.queries.touched import calls
 from torchdoctor.schema import (
     Example,
@@ -149,6 +150,13 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     return inputs
 
 
+def instruction(settings: Settings, recording: Recording) -> str:
+    filled = next((m.filled for m in _padded(recording) if m.filled), None)
+    if filled is None:
+        return FIX.permanent_form
+    return f"# {place(recording, filled.location)}: {filled.text}\n{FIX.permanent_form}"
+
+
 def location(recording: Recording) -> Location | None:
     return next((m.call.location for m in _padded(recording) if m.call), None)
 
@@ -165,7 +173,7 @@ FIX: FixSpec = FixSpec(
     refuses=refuses,
     apply=apply,
     location=location,
-    instruction=lambda settings, recording: FIX.permanent_form,
+    instruction=instruction,
     edits=edits,
     refusals=[
         ({}, "padding"),

@@ -2,5 +2,5 @@
 
 In: the channel of a launch.
 Out: an `Observation`.
-May import: schema, probe, steps, queries, trace, launch.
+May import: schema, probe, steps, queries, trace, launch, edits.
 """

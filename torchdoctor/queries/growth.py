@@ -6,6 +6,7 @@ from torchdoctor.queries.lookup import training_loaders
 from torchdoctor.queries.stacks import by_function
 from torchdoctor.schema import GrownObject, Location, Recording, StackSample, StepGrowth
 
+HOOKS = "hooks"  # the kind of `GrownObject` that counts them
 _HOUR_S = 3600.0
 _TIMED = ("loader", "forward", "backward", "optimizer")  # phases of samples that name themselves
 _PHASES = {"data_wait": "loader", "h2d_copy": "before_forward"}
@@ -69,5 +70,6 @@ def _in_phase(row: StackSample, phase: str) -> bool:
 
 
 def grown_objects(recording: Recording) -> list[GrownObject]:
-    """Return what was larger at each look, the fastest first."""
-    return sorted(recording.main.grown_objects, key=lambda grown: -grown.per_step)
+    """Return what was larger at each look: hooks, which never should be, then the fastest first."""
+    grown = recording.main.grown_objects
+    return sorted(grown, key=lambda each: (each.kind != HOOKS, -each.per_step))

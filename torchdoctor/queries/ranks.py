@@ -62,6 +62,9 @@ def links(recording: Recording) -> list[Evidence]:
     return evidence
 
 
+ACCUMULATED = 1.5  # batches to an update, from where on all but the last one's exchange is waste
+
+
 def batches_of_update(recording: Recording) -> float | None:
     """Return the backward passes to an optimizer step; None without DistributedDataParallel."""
     steps = recording.steps

@@ -128,18 +128,13 @@ def _answer(report: Report, folder: str) -> list[Block]:
     lines = own_code.blocks(report)
     # What is known of a line is said there: another finding's advice would only mislead.
     measured = report.trials and not report.no_trials_reason
-    to_do = _to_do(report) if measured and not lines and not own_code.is_cured(report) else ""
+    to_do = (
+        own_code.to_do(report) if measured and not lines and not own_code.is_cured(report) else ""
+    )
     most = own_code.most_gain_of_cause(report)
     bound = f" ({most})" if to_do and most else ""
     by_hand = sentences(f"By hand{bound}: {to_do}" if to_do else "")
     return [*_measured_answer(report, folder), *lines, *by_hand]
-
-
-def _to_do(report: Report) -> str:
-    """Return what only the user can change about the cause; empty where no page says it."""
-    check = catalogue.checks().get(own_code.advising_check(report) or "")
-    first = check.section("What to do").partition(". ")[0].removesuffix(".") if check else ""
-    return f"{first}. More: torchdoctor explain {check.ident}" if check and first else ""
 
 
 def _measured_answer(report: Report, folder: str) -> list[Block]:
@@ -180,7 +175,7 @@ def _by_hand(report: Report) -> list[Block]:
     rows = []
     for fix in _offered(report):
         shares = [x.share_of_step for x in findings if fix.fix in x.fixes and x.share_of_step]
-        if fix.standing == "offered" and shares:
+        if fix.standing == "offered" and shares and not own_code.is_told(report, fix.location):
             where = place(fix.location, report.workload.cwd, LONGEST_PLACE)
             about = f"{where}   it is about {percent(max(shares))} of the {step_of(report)}"
             rows.append((max(shares), (_name(fix.as_set), about)))
@@ -346,7 +341,7 @@ def _not_measured(report: Report) -> list[Block]:
     """Return what could help where no fix was tried: of a trace, and of `--no-fixes`."""
     offered = _offered(report)
     reason = wording.untried(report)
-    to_do = _to_do(report)
+    to_do = own_code.to_do(report)
     findings = report.diagnosis.findings
     cause = report.diagnosis.bottleneck
     if not offered and not to_do:

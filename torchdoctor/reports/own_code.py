@@ -8,7 +8,7 @@ from torchdoctor.queries.known_shapes import known_shapes
 from torchdoctor.reports.document import Block, KeyFigures
 from torchdoctor.reports.vocabulary import step_of
 from torchdoctor.reports.wording import LONGEST_PLACE
-from torchdoctor.schema import Evidence, Report
+from torchdoctor.schema import Evidence, Location, Report
 from torchdoctor.schema.figures import clean, percent, place, ratio
 from torchdoctor.schema.report import Finding
 
@@ -55,12 +55,55 @@ def advising_check(report: Report) -> str | None:
     return best.check if check is not None and check.section("What to do") else told.detail
 
 
+def to_do(report: Report) -> str:
+    """Return what only the user can change about the cause; empty where no page says it.
+
+    Nor where a fact that is told of the program itself says it.
+    """
+    check = catalogue.checks().get(advising_check(report) or "")
+    cause = report.diagnosis.explaining
+    if check is None or (cause is not None and check.ident == cause.check and _says_it(cause)):
+        return ""
+    first = check.section("What to do").partition(". ")[0].removesuffix(".")
+    return f"{first}. More: torchdoctor explain {check.ident}" if first else ""
+
+
+def _says_it(finding: Finding) -> bool:
+    """Return True if a fact of a finding says what to do."""
+    check = catalogue.checks().get(finding.check)
+    return check is not None and any(x.fact in check.advises for x in finding.evidence)
+
+
 def is_cured(report: Report) -> bool:
-    """Return True if a recommended fix treats the cause: general advice would only mislead."""
+    """Return True if a recommended fix treats the cause, or the function that it is in.
+
+    General advice would only mislead.
+    """
+    cause = report.diagnosis.explaining
+    if cause is not None and function_of(cause.location) in _recommended_functions(report):
+        return True
     known = catalogue.fixes()  # a report may name a fix of another version
     specs = [known[fix.fix] for fix in report.recommendation.fixes if fix.fix in known]
     causes = {report.diagnosis.detail, advising_check(report)}
     return any(not causes.isdisjoint(spec.treats) for spec in specs)
+
+
+def function_of(location: Location | None) -> tuple[str, str] | None:
+    """Return file and name of the function that a place is in; None: it is not known."""
+    if location is None or location.function is None:
+        return None
+    return location.file, location.function
+
+
+def _recommended_functions(report: Report) -> set[tuple[str, str]]:
+    functions = (function_of(fix.location) for fix in report.recommendation.fixes)
+    return {function for function in functions if function is not None}
+
+
+def is_told(report: Report, location: Location | None) -> bool:
+    """Return True if the screen says what to write at a place, or has a fix of its function."""
+    places = [x.location for x in _told(report) if x.shape is not None]
+    return location in places or function_of(location) in _recommended_functions(report)
 
 
 def blocks(report: Report) -> list[Block]:
@@ -92,7 +135,7 @@ def _told(report: Report) -> Sequence[Finding]:
         if finding.location is not None
         and finding.location not in recommended
         and (finding.share_of_step or 0.0) >= _LEAST
-        and (finding.shape or (not cured and _is_uncured(finding, tried)))
+        and (finding.shape or (not cured and _is_uncured(finding, tried, report)))
     ]
     checks = catalogue.checks()
 
@@ -104,12 +147,28 @@ def _told(report: Report) -> Sequence[Finding]:
     return sorted(findings, key=rank)
 
 
-def _is_uncured(finding: Finding, tried: Set[str]) -> bool:
-    """Return True for a function that holds half of the step, and of which no fix was tried."""
+def _is_uncured(finding: Finding, tried: Set[str], report: Report) -> bool:
+    """Return True for a function that holds half of the step, and of which no fix was tried.
+
+    Nor where another finding in the same function says what to do there.
+    """
     check = catalogue.checks().get(finding.check)
     is_function = check is not None and check.of_own_code
     is_large = (finding.share_of_step or 0.0) >= _HALF
-    return is_function and is_large and tried.isdisjoint(finding.fixes)
+    function = function_of(finding.location)
+    inside = (x for x in report.diagnosis.findings if function_of(x.location) == function)
+    advised = function is not None and any(map(_is_advised, inside))
+    return is_function and is_large and not advised and tried.isdisjoint(finding.fixes)
+
+
+def _is_advised(finding: Finding) -> bool:
+    """Return True if a finding says what to write in this function: its facts, or code for it."""
+    check = catalogue.checks().get(finding.check)
+    if check is None or check.question is not None or check.of_own_code:
+        return False
+    known = catalogue.fixes()
+    tells_all = check.verdict == "all" or _says_it(finding)
+    return tells_all or any(known[name].untried for name in finding.fixes if name in known)
 
 
 def large_findings(report: Report, told: Sequence[Evidence]) -> list[str]:

@@ -5,7 +5,9 @@ every field has a default and unknown fields are ignored.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+FillingWay = Literal["fixed", "asked", "whole-set"]
 
 # Fields of ProcessFacts that only the launch with the profiler window fills in.
 ANALYSED = (
@@ -169,6 +171,19 @@ class TrainingPass:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FilledRows:
+    """A line of the source that fills rows of tokens up to one length, for the call of a model.
+
+    "fixed": a length that does not depend on the batch; "asked": padding="max_length" of a
+    tokenizer; "whole-set": the longest row of the whole data set, before batches are made.
+    """
+
+    location: Location
+    way: FillingWay = "fixed"
+    text: str = ""  # the source line
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """One root module (a module that is no other module's child and owns parameters)."""
 
@@ -208,6 +223,7 @@ class ModelFacts:
     made_anew: int = 0  # times that another one of its class was called after it was gone
     padding_share: float | None = None  # of its tokens; None: it gets none
     common_padding_share: float | None = None  # at the end of all rows of a batch
+    filled: FilledRows | None = None  # by the source, where there is such padding
     grown_calls: int = 0  # that got the last call's tokens and one more
     call: Binding | None = None  # the user's line of its first call, of those that train
     holder: Binding | None = None  # the outermost line above that has a name for it

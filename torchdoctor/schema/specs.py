@@ -122,6 +122,7 @@ class CheckSpec(CatalogueEntry):
     share_field: str | None = None  # field of Shares that its share cannot exceed
     share_prefix: str = ""  # words before its share where that is not of what the id names
     verdict: Literal["first", "last", "all"] = "first"  # evidence to quote; "all": nothing else
+    advises: tuple[str, ...] = ()  # facts that say what to do here, where a page can but in general
     of_own_code: bool = False  # its findings are functions of the program's own
     # Its evidence goes first where its share exceeds the bottleneck's; without a share always,
     # unless it is mere advice.

@@ -4,6 +4,8 @@ The looks are those of the main thread's own hooks, so that the frames above it 
 """
 
 import inspect
+import itertools
+import linecache
 import sys
 import time
 import types
@@ -11,6 +13,12 @@ from collections import deque
 
 from .. import places
 
+_HOOKS = (  # of a module, by the methods that register them
+    ("register_forward_hook", "_forward_hooks"),
+    ("register_forward_pre_hook", "_forward_pre_hooks"),
+    ("register_full_backward_hook", "_backward_hooks"),
+    ("register_full_backward_pre_hook", "_backward_pre_hooks"),
+)
 _EVERY_S = 0.25
 _MOST_LOOKS = 40
 _FEWEST_LOOKS = 4
@@ -78,6 +86,17 @@ class GrownObjects:
             key = (where["file"], where["function"])
             self._look_at(frame.f_locals, key, "", where, step)
             _release(frame)
+        for model in session.models.alive():
+            self._look_at_hooks(model, step)
+
+    def _look_at_hooks(self, model, step):
+        """Count the hooks of a model and of the modules in it."""
+        modules = list(itertools.islice(model.modules(), _MOST_NAMES))
+        for method, name in _HOOKS:
+            hooks = [hook for x in modules for hook in (getattr(x, name, None) or {}).values()]
+            if hooks:
+                key = ("", "", "%s of %s" % (method, type(model).__name__))
+                self._note(key, "hooks", _registering_line(hooks[-1], method), len(hooks), step)
 
     def _look_at(self, named, key, prefix, where, step):
         depth = prefix.count(".")
@@ -120,6 +139,16 @@ class GrownObjects:
             rows.append(row)
         rows.sort(key=lambda row: -row["per_step"])
         return {"grown_objects": rows[:_MOST_ROWS]}
+
+
+def _registering_line(hook, method):
+    """Return the only line of the hook's file that registers one; None: it is not sure."""
+    code = getattr(hook, "__code__", None)
+    if code is None or not places.is_users(code.co_filename):
+        return None
+    lines = linecache.getlines(code.co_filename)
+    numbers = [number for number, text in enumerate(lines, 1) if "." + method + "(" in text]
+    return places.of_line(code.co_filename, numbers[0], None) if len(numbers) == 1 else None
 
 
 def _release(frame):
