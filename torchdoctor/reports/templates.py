@@ -10,31 +10,21 @@ value in it is None. `{each_step}` and the like are words of the report (`report
 
 import re
 import string
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchdoctor.schema.figures import (
+    clock,
     counted,
     duration,
     memory,
+    moment,
     percent,
     place,
     ratio,
     relative,
     seconds,
 )
-
-
-def clock(unix_s: float) -> str:
-    """Return a moment as "14:03:20", in local time."""
-    return time.strftime("%H:%M:%S", time.localtime(unix_s))
-
-
-def moment(unix_s: float) -> str:
-    """Return a moment with its day, in local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
-
 
 _OF_A_FIGURE: dict[str, Callable[[float], str]] = {
     "seconds": seconds,

@@ -7,7 +7,7 @@ from torchdoctor.reports import document as doc
 from torchdoctor.reports.document import Block, KeyFigures, sections, sentences, table
 from torchdoctor.reports.formats import program
 from torchdoctor.reports.pictures import Picture
-from torchdoctor.reports.templates import clock, filled
+from torchdoctor.reports.templates import filled
 from torchdoctor.reports.watched_facts import (
     PHASE_COLOURS,
     PHASE_NAMES,
@@ -18,6 +18,7 @@ from torchdoctor.reports.watched_facts import (
 )
 from torchdoctor.schema import RankTime
 from torchdoctor.schema.figures import (
+    clock,
     counted,
     duration,
     percent,

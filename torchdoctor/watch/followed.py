@@ -68,11 +68,11 @@ class Followed:
             return float(t_ns + (self.sign["unix_ns"] - self.sign["t_ns"])) / 1e9
         return float(t_ns + (self.process.start_unix_ns - self.process.start_ns)) / 1e9
 
-    def alert(self, kind: str, what: Evidence, t_ns: float, step: float = -1) -> Alert:
+    def alert(self, kind: str, evidence: Evidence, t_ns: float, step: float = -1) -> Alert:
         """Return an alert; its fact names the step and the moment too."""
         since_s = self.unix_s(t_ns)
         step = int(step if step >= 0 else self.last_step)
         rank = self.process.rank
         since = {"step": step, "since_s": since_s, "rank": rank}
-        what = replace(what, values={**what.values, **since})
-        return Alert(t_unix_s=since_s, step=step, kind=kind, fact=what, rank=rank)
+        evidence = replace(evidence, values={**evidence.values, **since})
+        return Alert(t_unix_s=since_s, step=step, kind=kind, fact=evidence, rank=rank)

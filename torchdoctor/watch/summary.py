@@ -87,10 +87,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     }
     largest = _largest(phases, ranks)
     cause: ExplainedFact | None = _changed(about["alerts"], table, training_s)  # type: ignore[arg-type]
-    if cause is None and largest == "rank":
-        cause = ranks.slowest
-    elif cause is None:
-        cause = _largest_cost(largest, phases, log.process.location)
+    cause = cause or _costliest(largest, phases, ranks, log.process.location)
     may_help = remedies(start, log.process, phases, int(log.steps.step[-1]), largest)
     trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
     known = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
@@ -218,8 +215,12 @@ def _changed(alerts: list[Alert], table: NDArray[np.void], training_s: float) ->
     return costliest
 
 
-def _largest_cost(largest: str, phases: dict[str, float], place: Location | None) -> ExplainedFact:
-    """Return the phase that most may be saved in, with the line of its loader."""
+def _costliest(
+    largest: str, phases: dict[str, float], ranks: Ranks, place: Location | None
+) -> ExplainedFact | None:
+    """Return the rank or phase that most may be saved in, with the line of its loader."""
+    if largest == "rank":
+        return ranks.slowest
     most = phases[largest] == max(phases.values())
     cost = fact(
         "largest-cost" if most else "most-to-save",
