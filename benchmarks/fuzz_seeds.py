@@ -23,8 +23,9 @@ import synthetic_traces
 import watched_folders
 from samples import SAMPLES
 
+from torchdoctor.schema import fact
 from torchdoctor.schema.record_files import encode, write_record, write_recording
-from torchdoctor.watch.followed import Alert
+from torchdoctor.schema.watched import Alert
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Event, Process, Rows, Start
 
@@ -187,9 +188,10 @@ def write_watch(folder: Path) -> None:
         start_unix_ns=START_UNIX_NS,
     )
     watched_folders.write_start(inside, start, _machine_rows())
-    alert = Alert(
-        t_unix_s=START_UNIX_NS / 1e9 + 90, step=225, kind="slower", sentence="Slower.", rank=0
-    )
+    since_s = START_UNIX_NS / 1e9 + 90
+    slower = fact("training-slower", slower=1.5, step=225, since_s=since_s, rank=0)
+    grown = fact("nothing-else", phase="forward", before_s=0.1, after_s=0.2)
+    alert = Alert(t_unix_s=since_s, step=225, kind="slower", fact=slower, why=grown, rank=0)
     (inside / "alerts-node.jsonl").write_bytes(msgspec.json.encode(alert) + b"\n")
 
 

@@ -121,15 +121,15 @@ run(DataLoader(Data(), batch_size=8))
 run(DataLoader(Data(), batch_size=24))
 """
 EXPECTED = {
-    "loader": "loader",
+    "loader": "loader-cpu-bound",
     "batch": "batch",
-    "core": "other program",
+    "core": "other-load",
     "leak": "leak",
     "memory": "memory",
     "swap": "swapping",
     "quota": "quota",
-    "storage": "storage",
-    "gc": "gc",
+    "storage": "loader-io-bound",
+    "gc": "gc-pauses",
     "evaluation": "evaluation",
     "sequences": "sequences",
     "recompilation": "recompilation",

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
+from torchdoctor.schema.watched import Alert
 from torchdoctor.watch.alerts import Alerts
-from torchdoctor.watch.followed import Alert
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import Event, Process, Start
 
@@ -201,14 +201,14 @@ def _recompilation(run: Run, step: int, after: np.ndarray) -> None:
 
 # Name, cause that must be told, how it is planted.
 PLANTS: tuple[tuple[str, str, Plant], ...] = (
-    ("loader slowed", "loader", _loader),
+    ("loader slowed", "loader-cpu-bound", _loader),
     ("batch grown", "batch", _batch),
-    ("another program takes a core", "other program", _core),
+    ("another program takes a core", "other-load", _core),
     ("memory leak", "leak", _leak),
     ("swap", "swapping", _swap),
     ("CPU quota", "quota", _quota),
-    ("slow storage", "storage", _storage),
-    ("garbage collection storms", "gc", _garbage),
+    ("slow storage", "loader-io-bound", _storage),
+    ("garbage collection storms", "gc-pauses", _garbage),
     ("evaluation grown", "evaluation", _evaluation),
     ("longer sequences", "sequences", _sequences),
     ("recompilation", "recompilation", _recompilation),
@@ -293,5 +293,6 @@ def _begin(folder: Path, run: Run, number: int) -> str:
         start_unix_ns=START_UNIX_NS,
         rank=run.rank,
         world_size=run.world,
+        num_workers=8,
     )
     return watched_folders.write_process(folder, process, run.steps[:0], run.process[:0])

@@ -1,6 +1,7 @@
 """Logs of ranks and nodes on one clock: who waits for whom; ranks that start late, die or hang."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +24,16 @@ def test_nodes_with_clocks_three_seconds_apart_are_joined(tmp_path: Path) -> Non
     joined = ranks_of(run)
     offsets = [rank.clock_offset_s for rank in joined.times]
     assert offsets == pytest.approx([0, 0, 3, 3, 6, 6], abs=1e-3)
-    assert joined.rank == 3 and "(on node1)" in joined.sentence and "for data" in joined.sentence
+    behind = joined.slowest
+    assert joined.rank == 3 and behind is not None and behind.finding is not None
+    assert (behind.fact.values["rank"], behind.fact.values["host"]) == (3, "node1")
+    longer = next(x for x in behind.finding.evidence if x.fact == "longer")
+    assert longer.values["parts"][0]["name"] == "waiting for data"
     assert joined.times[3].last_share == 1.0
     # The others wait 40 ms of about 240 ms, the slowest not at all.
     assert joined.times[3].wait_s == pytest.approx(0, abs=1e-3)
     assert joined.times[0].wait_s == pytest.approx(0.042, abs=0.003)
-    assert summary_of(run).cause == joined.sentence
+    assert summary_of(run).cause == behind
 
 
 def test_even_ranks_and_a_single_process_have_no_straggler(tmp_path: Path) -> None:
@@ -37,7 +42,7 @@ def test_even_ranks_and_a_single_process_have_no_straggler(tmp_path: Path) -> No
         process = Process(host="a", pid=10 + (part.rank or 0), rank=part.rank, world_size=4)
         watched_folders.write_process(tmp_path / "four", process, part.steps, part.process)
     joined = ranks_of(read_run(tmp_path / "four"))
-    assert len(joined.times) == 4 and joined.rank is None and not joined.sentence
+    assert len(joined.times) == 4 and joined.rank is None and joined.slowest is None
     watched_folders.write_process(
         tmp_path / "single", Process(host="a", pid=1), base.steps, base.process
     )
@@ -71,9 +76,9 @@ def write_rank(
     watched_folders.write_process(folder, process, steps, signs(until_s, phase))
 
 
-def told(folder: Path, now_s: float) -> list[tuple[str, int | None, str]]:
+def told(folder: Path, now_s: float) -> list[tuple[str, int | None, dict[str, Any]]]:
     watcher = Alerts(folder)
-    alerts = [(x.kind, x.rank, x.sentence) for x in watcher.new(NOW_S + now_s)]
+    alerts = [(x.kind, x.rank, x.fact.values) for x in watcher.new(NOW_S + now_s)]
     assert not watcher.new(NOW_S + now_s + 1), "an alert is told once"
     return alerts
 
@@ -81,24 +86,23 @@ def told(folder: Path, now_s: float) -> list[tuple[str, int | None, str]]:
 def test_a_rank_that_died_is_named(tmp_path: Path) -> None:
     for rank in range(4):
         write_rank(tmp_path, rank, 30 if rank == 1 else 70, layout.BACKWARD)
-    ((kind, rank, sentence),) = told(tmp_path, 70)
-    assert (kind, rank) == ("dead", 1) and "step 300" in sentence
+    ((kind, rank, values),) = told(tmp_path, 70)
+    assert (kind, rank, values["step"]) == ("dead", 1, 300)
 
 
 def test_a_rank_that_hangs_is_named_with_its_phase(tmp_path: Path) -> None:
     for rank in range(4):
         write_rank(tmp_path, rank, 85, layout.WAIT if rank == 2 else layout.BACKWARD)
-    ((kind, rank, sentence),) = told(tmp_path, 85)
-    assert (kind, rank) == ("hangs", 2)
-    assert "rank 2 is in waiting for data, and the others wait for it" in sentence
+    ((kind, rank, values),) = told(tmp_path, 85)
+    assert (kind, rank, values["phase"]) == ("hangs", 2, "wait")
     assert not told(tmp_path, 60), "45 s are not over"
 
 
 def test_a_rank_that_starts_late_and_one_that_is_missing_are_named(tmp_path: Path) -> None:
     for rank in range(4):
         write_rank(tmp_path / "a", rank, 45, layout.FORWARD, 44 if rank == 3 else 0)
-    ((kind, rank, sentence),) = told(tmp_path / "a", 45)
-    assert (kind, rank) == ("late", 3) and "44 s after the others" in sentence
+    ((kind, rank, values),) = told(tmp_path / "a", 45)
+    assert (kind, rank) == ("late", 3) and values["late_s"] == pytest.approx(44, abs=0.5)
     for rank in range(3):
         process = Process(
             host="a",
@@ -110,8 +114,8 @@ def test_a_rank_that_starts_late_and_one_that_is_missing_are_named(tmp_path: Pat
         )
         none = watched_folders.empty_rows(0, layout.STEP_COLUMNS)
         watched_folders.write_process(tmp_path / "b", process, none, signs(70, layout.OTHER))
-    ((kind, _, sentence),) = told(tmp_path / "b", 65)
-    assert kind == "late" and "1 rank of 4 (3)" in sentence
+    ((kind, _, values),) = told(tmp_path / "b", 65)
+    assert (kind, values["ranks"], values["world"]) == ("late", [3], 4)
 
 
 def test_a_run_that_ended_has_no_dead_ranks(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from torchdoctor.schema import Evidence
+from torchdoctor.schema.watched import Alert
 from torchdoctor.watch import end_report
-from torchdoctor.watch.followed import Alert
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import ProcessLog, WatchedRun, read_run
 
@@ -349,7 +350,7 @@ def test_a_slower_training_is_profiled_at_once_within_the_limit(tmp_path: Path) 
     program = subprocess.Popen([*watch[:4], "--profiler", *watch[4:]], cwd=tmp_path)
 
     def tell(kind: str) -> None:
-        alert = Alert(t_unix_s=time.time(), step=1, kind=kind, sentence="It did.")
+        alert = Alert(t_unix_s=time.time(), step=1, kind=kind, fact=Evidence(fact=kind))
         with (run / "watch" / f"alerts-{socket.gethostname()}.jsonl").open("a") as file:
             file.write(json.dumps(dataclasses.asdict(alert)) + "\n")
 

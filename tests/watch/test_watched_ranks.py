@@ -121,4 +121,6 @@ def test_the_workers_of_ray_train_are_ranks(tmp_path: Path) -> None:
     assert [(log.process.rank, log.process.world_size) for log in ranks] == [(0, 2), (1, 2)]
     assert all(59 <= log.steps.step[-1] <= 60 for log in ranks)  # Ray kills them: the last is open
     joined = ranks_of(over)
-    assert joined.rank == 1 and "for data" in joined.sentence
+    assert joined.rank == 1 and joined.slowest is not None and joined.slowest.finding is not None
+    longer = next(x for x in joined.slowest.finding.evidence if x.fact == "longer")
+    assert longer.values["parts"][0]["name"] == "waiting for data"

@@ -1,7 +1,8 @@
 """A template with its values -> a sentence.
 
 `{share:.0%}` is a value as Python formats it. Named formats: `{x:seconds}`, `{x:memory}`,
-`{x:percent}` (a decimal below a tenth), `{x:ratio}`, `{x:place}` (a location), `{x:path}`,
+`{x:percent}` (a decimal below a tenth), `{x:ratio}`, `{x:duration}` (that a person waits),
+`{x:clock}` and `{x:moment}` (of Unix time), `{x:place}` (a location), `{x:path}`,
 `{x:counted copy, copies}`, `{x:list}`, and `{x:each NAME}` (each item by the template NAME); the
 last two may end in their separator: `{x:list|; }`. What stands in brackets is left out where a
 value in it is None. `{each_step}` and the like are words of the report (`reports.vocabulary`).
@@ -9,11 +10,31 @@ value in it is None. `{each_step}` and the like are words of the report (`report
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torchdoctor.schema.figures import counted, memory, percent, place, ratio, relative, seconds
+from torchdoctor.schema.figures import (
+    clock,
+    counted,
+    duration,
+    memory,
+    moment,
+    percent,
+    place,
+    ratio,
+    relative,
+    seconds,
+)
 
+_OF_A_FIGURE: dict[str, Callable[[float], str]] = {
+    "seconds": seconds,
+    "memory": memory,
+    "percent": percent,
+    "ratio": ratio,
+    "duration": duration,
+    "clock": clock,
+    "moment": moment,
+}
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 _COMMA = ", "
 
@@ -45,15 +66,9 @@ class _Formatter(string.Formatter):
     def format_field(self, value: Any, spec: str) -> str:
         kind, _, separator = spec.partition("|")
         name, _, argument = kind.partition(" ")
+        if name in _OF_A_FIGURE:
+            return _OF_A_FIGURE[name](value)
         match name:
-            case "seconds":
-                return seconds(value)
-            case "memory":
-                return memory(value)
-            case "percent":
-                return percent(value)
-            case "ratio":
-                return ratio(value)
             case "place":
                 return place(value, self.cwd)
             case "path":

@@ -116,10 +116,7 @@ def with_sentences(report: Report) -> Report:
     cwd = report.workload.cwd
     diagnosis = report.diagnosis
     verdict = diagnosis.verdict
-    findings = [
-        replace(finding, evidence=[_told(finding.check, x, words, cwd) for x in finding.evidence])
-        for finding in diagnosis.findings
-    ]
+    findings = [worded(finding, words, cwd) for finding in diagnosis.findings]
     why = verdict.why
     rest = verdict.rest
     verdict = replace(
@@ -134,6 +131,12 @@ def with_sentences(report: Report) -> Report:
     whole = statements(replace(report, diagnosis=told))
     sentence = " ".join(statement.sentence for statement in whole)
     return replace(report, diagnosis=replace(told, sentence=sentence))
+
+
+def worded(finding: Finding, words: dict[str, str], cwd: str = "") -> Finding:
+    """Return a finding with its facts in words."""
+    facts = [_told(finding.check, evidence, words, cwd) for evidence in finding.evidence]
+    return replace(finding, evidence=facts)
 
 
 def _with_remarks(report: Report, words: dict[str, str], cwd: str) -> Report:

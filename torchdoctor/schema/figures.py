@@ -1,6 +1,7 @@
 """Numbers, paths and settings as text, with no more digits than they deserve."""
 
 import math
+import time
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
@@ -101,6 +102,16 @@ def duration(value: float) -> str:
     if total < 3600:
         return f"{total // 60} min {total % 60} s" if total % 60 else f"{total // 60} min"
     return f"{total // 3600} h {total % 3600 // 60} min"
+
+
+def clock(unix_s: float) -> str:
+    """Return a moment as "14:03:20", in local time."""
+    return time.strftime("%H:%M:%S", time.localtime(unix_s))
+
+
+def moment(unix_s: float) -> str:
+    """Return a moment with its day, in local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
 def _three_digits(value: float) -> str:

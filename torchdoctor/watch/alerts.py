@@ -3,18 +3,29 @@
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from torchdoctor.schema.figures import duration, memory, percent, ratio, seconds
+from torchdoctor.reports.watched_facts import with_sentence
+from torchdoctor.schema import fact
+from torchdoctor.schema.watched import Alert
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.causes import Change, cause_of
 from torchdoctor.watch.changes import MEAN_S, RECENT, begins_at
-from torchdoctor.watch.followed import ENOUGH, Alert, Followed
+from torchdoctor.watch.followed import ENOUGH, Followed
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.rank_alerts import rank_alerts
-from torchdoctor.watch.recording import Event, ProcessLog, Rows, Steps, read_process, read_table
+from torchdoctor.watch.recording import (
+    Event,
+    Process,
+    ProcessLog,
+    Rows,
+    Steps,
+    read_process,
+    read_table,
+)
 
 _STARVED = 0.4  # of a step
 _TOGETHER_S = 60.0  # ranks become slower together
@@ -25,6 +36,7 @@ _LONGER = 1.3  # times what is usual, for an evaluation or a checkpoint
 _RISES = ((1, 3.0), (12, 12.0), (120, 48.0))
 _LOOKED_AT, _RISEN = 11, 8  # values, and rises among them
 _LEAST_RISE = 32e6  # bytes
+_MEGABYTE = 1e6
 _MOST_USED, _FORGOTTEN = 60_000, 12_000  # means that are kept, and forgotten at once
 _EARLIER, _MORE = 360, 1.3  # values that a rise is compared with, and how much larger it must be
 
@@ -48,7 +60,7 @@ class Alerts:
             if not path.name.startswith("run-"):
                 alerts += self._follow(path.stem)
         alerts += rank_alerts(list(self.followed.values()), time.time() if now_s is None else now_s)
-        return [alert for alert in alerts if self._is_news(alert)]
+        return [with_sentence(alert) for alert in alerts if self._is_news(alert)]
 
     def _is_news(self, alert: Alert) -> bool:
         if alert.kind == "slower":
@@ -122,14 +134,13 @@ class Alerts:
         followed.regime = int(step)
         if shift.ratio < 1 or not all(map(len, both)):
             return
-        slowest, change = self._slowest(followed, at_ns, Change(*map(tables.level_of, both)))
+        change = _change(both, followed.process)
+        slowest, change = self._slowest(followed, at_ns, change)
         cause = cause_of(change)
-        rank = slowest.process.rank
-        where = f"on rank {rank} " if rank is not None else ""
-        slower = ratio(change.ratio("step_s"))
-        text = f"Training is {slower}x slower since {{since}}: {where}{cause.clause}. {cause.todo}"
         at_there = at_ns + (followed.unix_s(0) - slowest.unix_s(0)) * 1e9
-        yield slowest.alert("slower", text, at_there, step, cause.name)
+        slower = fact("training-slower", slower=change.ratio("step_s"))
+        alert = slowest.alert("slower", slower, at_there, step)
+        yield replace(alert, cause=cause.name, why=cause.why, finding=cause.finding)
 
     def _slowest(self, followed: Followed, at_ns: float, change: Change) -> tuple[Followed, Change]:
         """Return the process, or the rank that it waits for, and what changed there."""
@@ -137,7 +148,7 @@ class Alerts:
         for other in self.followed.values() if change.share("exchange") > 0.5 else ():
             rows = _around(other, at_ns + (followed.unix_s(0) - other.unix_s(0)) * 1e9)
             if all(map(len, rows)):
-                there = Change(*map(tables.level_of, rows))
+                there = _change(rows, other.process)
                 if there.rise("exchange") < change.rise("exchange"):
                     slowest = other
                     change = there
@@ -149,12 +160,14 @@ class Alerts:
             if event.kind in ("evaluation", "checkpoint"):
                 yield from _pause(followed, event)
             elif event.kind == "loss":
-                text = (
-                    f"The loss is {event.text or 'NaN'} at {{since}}. Go back to a checkpoint, "
-                    "and look at the learning rate, float16 without a scaler, and this batch."
-                )
-                yield followed.alert("loss", text, event.t_ns, event.step)
+                lost = fact("loss-not-finite", loss=event.text or "NaN")
+                yield followed.alert("loss", lost, event.t_ns, event.step)
         followed.events = len(log.events)
+
+
+def _change(rows: tuple[Rows, Rows], process: Process) -> Change:
+    before, after = map(tables.level_of, rows)
+    return Change(before, after, process)
 
 
 def _around(followed: Followed, at_ns: float) -> tuple[Rows, Rows]:
@@ -189,14 +202,15 @@ def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
         if len(before) > low and rise < _MORE * (before[low:] - before[:-low]).max():
             continue  # it has moved as much before
         each = rise / max(steps[0] - steps[low], 1)
-        size = memory(each) if each >= 1e6 else f"{each / 1e3:.3g} kB"
-        of = f" of {memory(limit)}" if math.isfinite(limit) else ""
-        text = (
-            f"Memory grows by {size} a step since {{since}} and will be full{of} at about step "
-            f"{steps[0] + free / each:,.0f}, in {duration(free * passed_s / rise)}. Look for "
-            "tensors kept with their graph (use .item() or .detach()) and for lists that grow."
+        grows = fact(
+            "memory-grows",
+            a_step=each if each >= _MEGABYTE else None,
+            a_step_kb=each / 1e3 if each < _MEGABYTE else None,
+            limit=limit if math.isfinite(limit) else None,
+            full_at=steps[0] + free / each,
+            left_s=free * passed_s / rise,
         )
-        yield followed.alert("memory", text, t_ns[low], steps[low], "leak")
+        yield replace(followed.alert("memory", grows, t_ns[low], steps[low]), cause="leak")
 
 
 def _starved(followed: Followed) -> Iterator[Alert]:
@@ -206,13 +220,8 @@ def _starved(followed: Followed) -> Iterator[Alert]:
     recent = followed.table
     share = float(np.median(recent["wait"] / recent["step_s"]))
     if share >= _STARVED:
-        workers = followed.process.num_workers
-        text = (
-            f"The loader{'' if workers is None else f' (num_workers={workers})'} starves the "
-            f"training: {percent(share)} of each step since {{since}} is a wait for data. "
-            "`torchdoctor report` tells the command that tries remedies."
-        )
-        yield followed.alert("starved", text, recent["begin_ns"][0], recent["first_step"][0])
+        starves = fact("loader-starves", share=share, workers=followed.process.num_workers)
+        yield followed.alert("starved", starves, recent["begin_ns"][0], recent["first_step"][0])
 
 
 def _pause(followed: Followed, event: Event) -> Iterator[Alert]:
@@ -233,18 +242,7 @@ def _pause(followed: Followed, event: Event) -> Iterator[Alert]:
             return
     followed.pauses[event.kind] = earlier[-new:]
     first = earlier[-new]
-    text = (
-        f"Each {event.kind} takes {seconds(event.seconds)} since {{since}}, before that "
-        f"{seconds(usual)}"
-    )
-    if event.kind == "evaluation":
-        text += ". Evaluate less often or on fewer batches, under torch.inference_mode()."
-    else:
-        text += ". Write to a faster disk, less often, or in the background."
-    yield followed.alert(
-        event.kind,
-        text,
-        event.t_ns - (1e9 * event.seconds if new == 1 else 0.0),
-        first.step,
-        event.kind,
-    )
+    usual_s = usual if math.isfinite(usual) else None
+    longer = fact(f"{event.kind}-longer", seconds=event.seconds, usual_s=usual_s)
+    at_ns = event.t_ns - (1e9 * event.seconds if new == 1 else 0.0)
+    yield replace(followed.alert(event.kind, longer, at_ns, first.step), cause=event.kind)

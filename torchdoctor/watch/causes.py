@@ -1,30 +1,21 @@
 """Name the cause of a slower training: by the part of the step that grew, and what grew with it.
 
-The rules are asked from the top; a rule above explains what rules below it would also find.
+The rules are asked from the top; a rule above explains what rules below it would also find. What a
+check of `run` tells of the time after a change has no rule of its own: the check is asked.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from torchdoctor.schema.figures import percent, seconds
-from torchdoctor.watch.recording import PHASES
+from torchdoctor.schema import Evidence, Finding, fact
+from torchdoctor.watch.recording import PHASES, Process
+from torchdoctor.watch.window import logged_phases, of_level
 
 _MOST = 0.5  # of the added time: what explains the change
 _COMPUTES = 0.3  # of the added wait for data: workers that are busy, or a process without a CPU
-_SHOWN = {
-    "wait": ("waiting for data", "data_loader"),
-    "copy": ("copies to the device", "memcpy"),
-    "forward": ("forward", "gpu"),
-    "backward": ("backward", "runtime"),
-    "optimizer": ("optimizer", "cpu"),
-    "evaluation": ("evaluation", "communication"),
-    "checkpoint": ("checkpoints", "memset"),
-    "gc": ("garbage collection", "other"),
-    "other": ("the rest of the step", "other"),
-}
-PHASE_NAMES = {phase: name for phase, (name, _) in _SHOWN.items()}
-PHASE_COLOURS = {phase: colour for phase, (_, colour) in _SHOWN.items()}  # of a bar's parts
+_AS_BEFORE = (0.95, 1.05)  # times the time of a sample
 
 
 @dataclass(frozen=True)
@@ -33,6 +24,7 @@ class Change:
 
     before: Mapping[str, float]
     after: Mapping[str, float]
+    process: Process = field(default_factory=lambda: Process(host="", pid=0))
 
     def rise(self, name: str) -> float:
         """Return how much larger a column has become; 0 where it was not measured."""
@@ -54,22 +46,33 @@ class Change:
         """Return whether work that grew by this ratio explains most of the change."""
         return math.log(max(ratio, 1e-9)) >= _MOST * math.log(max(self.ratio("step_s"), 1 + 1e-9))
 
-    def each_step(self, rate: str) -> tuple[float, float]:
-        """Return what a rate a second is for each step, before and after."""
-        return tuple(x[rate] * x["step_s"] for x in (self.before, self.after))  # type: ignore[return-value]
+    def fetch_cpu_share(self) -> float | None:
+        """Return which part of the added wait for data is CPU time of the program; None: unknown.
 
-    def told(self, name: str, unit: Callable[[float], str] = seconds) -> str:
-        """Return the two figures as "from 2 ms to 14 ms"."""
-        return f"from {unit(self.before[name])} to {unit(self.after[name])}"
+        Without workers no other figure tells what a fetch computes.
+        """
+        before, after = (x["tree_cpu_s"] * x["step_s"] for x in (self.before, self.after))
+        waits_s = self.rise("wait")
+        if waits_s <= 0 or not math.isfinite(after - before):
+            return None
+        return min(max((after - before) / waits_s, 0.0), 1.0)
+
+    def changed(self, ident: str, name: str, **values: Any) -> Evidence:
+        """Return that a column has changed, as a fact."""
+        return fact(ident, before=self.before[name], after=self.after[name], **values)
+
+    def grown(self, ident: str, phase: str) -> Evidence:
+        """Return that the time of a phase, or of the wait for ranks, has grown."""
+        return fact(ident, phase=phase, before_s=self.before[phase], after_s=self.after[phase])
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What changed with the training: a clause, and a sentence that says what to do."""
+    """What changed with the training: the check that tells it, or a name; the facts."""
 
     name: str
-    clause: str
-    todo: str
+    why: Evidence | None
+    finding: Finding | None = None
 
 
 Rule = Callable[[Change], "Cause | None"]
@@ -80,85 +83,67 @@ def cause_of(change: Change) -> Cause:
     return next(filter(None, (rule(change) for rule in RULES)), None) or _phase(change)
 
 
+def _recompilation(change: Change) -> Cause | None:
+    share = max(change.rise("recompiled"), change.rise("new_input"))
+    if share < 0.02 or change.share("forward", "backward", "other") < _MOST:
+        return None
+    if change.rise("recompiled") < 0.02 and change.explains(change.ratio("elements")):
+        return None  # larger inputs are enough to explain it
+    return Cause("recompilation", fact("new-shapes", share=share))
+
+
 def _batch(change: Change) -> Cause | None:
     if not change.explains(change.ratio("samples")):
         return None
-    sizes = change.told("samples", "{:,.0f}".format)
-    clause = f"batches have grown {sizes} samples, and a sample takes "
     each = change.ratio("step_s") / change.ratio("samples")
-    clause += "as long as before" if 0.95 < each < 1.05 else f"{each:.2f}x the time"
-    return Cause("batch", clause, "If you did not mean this, look at the batch size of the loader.")
+    low, high = _AS_BEFORE
+    times = None if low < each < high else each
+    return Cause("batch", change.changed("batches-grown", "samples", each=times))
 
 
 def _sequences(change: Change) -> Cause | None:
     if not change.explains(change.ratio("elements") / change.ratio("samples")):
         return None
-    clause = f"the model's inputs have grown {change.told('elements', '{:,.0f}'.format)} numbers"
-    todo = "Group samples of similar length, or cut the longest ones."
-    return Cause("sequences", f"{clause} a batch of the same number of samples", todo)
-
-
-def _recompilation(change: Change) -> Cause | None:
-    share = max(change.rise("recompiled"), change.rise("new_input"))
-    if share < 0.02 or change.share("forward", "backward", "other") < _MOST:
-        return None
-    clause = f"{percent(share)} of the steps bring a shape that the model never had"
-    if change.rise("recompiled") < 0.02 and change.explains(change.ratio("elements")):
-        return None  # larger inputs are enough to explain it
-    todo = "Pad inputs to a few shapes, or use torch.compile(dynamic=True)."
-    then = "for which torch.compile compiles, and cuDNN searches, anew"
-    return Cause("recompilation", f"{clause}, {then}", f"{todo} TORCH_LOGS=recompiles tells more.")
+    return Cause("sequences", change.changed("inputs-grown", "elements"))
 
 
 def _garbage(change: Change) -> Cause | None:
-    if change.share("gc") < 0.4:
-        return None
-    clause = f"pauses of Python's garbage collector have grown {change.told('gc')} a step"
-    todo = "Find what makes many objects, or call gc.freeze() before the loop and collect rarely."
-    return Cause("gc", clause, todo)
+    return _found(change, ("gc",))
 
 
 def _memory(change: Change) -> Cause | None:
-    todo = "Give the job more memory, or use fewer workers or less caching."
     faults = change.rise("process_major_faults")
     rate = max(change.after["swap_in_bytes"], 0.0)
     swapped = change.rise("process_swapped_bytes") > 4e6 and faults > 5
     if swapped or change.rise("swap_in_bytes") > 256e3:
-        speed = f" ({rate / 1e6:.1f} MB/s)" if rate > 1e5 else ""
-        return Cause("swapping", f"memory is short, and pages come back from swap{speed}", todo)
+        return Cause("swapping", fact("swaps", mb_per_s=rate / 1e6 if rate > 1e5 else None))
     pressed = change.rise("memory_pressure_s") > 0.05 and faults > 5  # that of others is no cause
     if not pressed and faults < 50:
         return None
-    return Cause("memory", "memory is short, and pages of files are read again and again", todo)
+    return Cause("memory", fact("files-read-again"))
 
 
 def _quota(change: Change) -> Cause | None:
     if change.rise("throttled_s") < 0.05:
         return None
-    clause = "the CPU quota of its control group stops the program"
-    clause += f" ({change.after['throttled_s']:.2g} s of each second, all threads together)"
-    todo = "Raise the CPU limit of the container or job, or use fewer threads and workers."
-    return Cause("quota", clause, todo)
+    return Cause("quota", fact("quota-used-up", stopped_s=change.after["throttled_s"]))
 
 
 def _clocks(change: Change) -> Cause | None:
-    todo = "Look at cooling, power limits and neighbours: nvidia-smi -q -d PERFORMANCE."
     if change.ratio("gpu_clock_mhz") < 0.93 and change.after["gpu_throttle"] > 0:
-        clause = f"the GPU's clock has fallen {change.told('gpu_clock_mhz', '{:,.0f}'.format)} MHz"
-        return Cause("clocks", clause, todo)
+        return Cause("clocks", change.changed("gpu-clock-fallen", "gpu_clock_mhz"))
     # Idle cores are slow cores: the clock counts only where as much was computed as before.
     busy = change.ratio("busy_s") > 0.9 and change.share("wait", "exchange") < _MOST
     if change.ratio("cpu_mhz") < 0.85 and busy:
-        clause = f"the CPU's clock has fallen {change.told('cpu_mhz', '{:,.0f}'.format)} MHz"
-        return Cause("clocks", clause, "Look at cooling, the power profile and other load.")
+        return Cause("clocks", change.changed("cpu-clock-fallen", "cpu_mhz"))
     return None
 
 
 def _gpu_shared(change: Change) -> Cause | None:
     if change.rise("gpu_others") < 0.5:
         return None
-    clause = "another program computes on the same GPU"
-    return Cause("other program", clause, "nvidia-smi names it; use another GPU or wait for it.")
+    finding = _finding_of(change, "other-load", "device")
+    return Cause("other-load", _largest_growth(change), finding) if finding is not None else None
 
 
 def _cpu_shared(change: Change) -> Cause | None:
@@ -170,45 +155,23 @@ def _cpu_shared(change: Change) -> Cause | None:
     if change.rise("others_cpus") < 0.25 or asleep or not (full or waits):
         return None
     before, after = (max(x["others_cpus"], 0.0) for x in (change.before, change.after))
-    clause = f"other programs use {after:.1f} CPUs (before: {before:.1f}), which this one needs"
-    todo = "`top -o %CPU` names them; stop or move them, or ask for CPUs of your own."
-    return Cause("other program", clause, todo)
+    return Cause("other-load", fact("cpus-shared", before=before, after=after))
 
 
 def _exchange(change: Change) -> Cause | None:
     if change.share("exchange") < _MOST:
         return None
-    clause = f"the wait for other ranks has grown {change.told('exchange')} a step"
-    return Cause("rank", clause, "Look at the slowest rank: `torchdoctor report` names it.")
+    return Cause("rank", change.grown("waits-for-ranks", "exchange"))
 
 
-def _data(change: Change) -> Cause | None:
-    if change.share("wait") < _MOST:
-        return None
-    clause = f"the wait for data has grown {change.told('wait')} a step"
-    before, after = change.each_step("tree_cpu_s")
-    pressed = change.rise("io_pressure_s") > 0.1 or change.rise("iowait_s") > 0.2
-    more_work = after > 1.2 * before and after - before > 0.2 * change.rise("step_s")
-    _, reads = change.each_step("read_ops")
-    reads /= change.after["samples"] if change.after["samples"] > 0 else 1.0
-    if more_work and not pressed:
-        clause += f", and a step uses more CPU time ({seconds(before)}, now {seconds(after)})"
-        todo = "Look at what the dataset computes since then; more workers may hide it."
-        return Cause("loader", clause, todo)
-    if pressed or reads > 0.5:
-        clause += ", and the loader computes no more than before: it waits for storage"
-        todo = "Look at the file system (iostat -x, nfsiostat), or copy the data to a local disk."
-        return Cause("storage", clause, todo)
-    clause += ", and the loader computes no more than before: it waits for something else"
-    return Cause("loader", clause, "Look at what the dataset waits for: network, locks, sleep.")
+def _measured(change: Change) -> Cause | None:
+    return _found(change, PHASES)
 
 
 def _phase(change: Change) -> Cause:
     """Return the phase that grew most, where nothing that was measured explains it."""
     name = max(PHASES, key=change.rise)
-    clause = f"{PHASE_NAMES[name]} has grown {change.told(name)} a step"
-    todo = "Nothing else that torchdoctor measures has changed with it: look at your last changes."
-    return Cause(name, clause, todo)
+    return Cause(name, change.grown("nothing-else", name))
 
 
 RULES: tuple[Rule, ...] = (
@@ -222,26 +185,61 @@ RULES: tuple[Rule, ...] = (
     _gpu_shared,
     _cpu_shared,
     _exchange,
-    _data,
+    _measured,
 )
 
 
-def lag_clause(change: Change) -> tuple[str, str]:
-    """Return why a rank is behind: data, host, clocks, batch or compute, and a clause that says so.
+def _largest_growth(change: Change) -> Evidence:
+    return change.grown("phase-grown", max(PHASES, key=change.rise))
 
-    `change` is from the other ranks to this one.
+
+def _found(change: Change, phases: Sequence[str]) -> Cause | None:
+    """Return what a check finds after the change in phases that most of the added time lies in."""
+    findings = [
+        finding
+        for finding, logged in _findings(change)
+        if set(logged) <= set(phases) and change.share(*logged) >= _MOST
+    ]
+    if not findings:
+        return None
+    finding = findings[0]
+    return Cause(finding.check, _largest_growth(change), finding)
+
+
+def _finding_of(change: Change, check: str, ident: str) -> Finding | None:
+    """Return the finding of a check after the change that begins with this fact."""
+    from torchdoctor.advice import catalogue  # hundreds of files, which a steady run does not need
+
+    after = of_level(change.process, change.after)
+    findings = catalogue.checks()[check].findings(after)
+    return next((x for x in findings if x.evidence[0].fact == ident), None)
+
+
+def _findings(change: Change) -> list[tuple[Finding, list[str]]]:
+    """Return what the checks of phases find after the change, the most specific first."""
+    from torchdoctor.advice import catalogue
+    from torchdoctor.advice.diagnosis import diagnose
+
+    checks = {ident: check for ident, check in catalogue.checks().items() if check.phases}
+    after = of_level(change.process, change.after, change.fetch_cpu_share())
+    findings = diagnose(after, checks).findings
+    findings.sort(key=lambda finding: checks[finding.check].question is not None)
+    return [(finding, logged_phases(checks[finding.check].phases)) for finding in findings]
+
+
+def lag_cause(change: Change) -> tuple[str, Evidence | None]:
+    """Return why a rank is behind: data, host, clocks, batch or computation, and the fact of it.
+
+    `change` is from the other ranks to this one. What it takes longer in, the check says.
     """
     own = {name: change.rise(name) for name in PHASES if name not in ("evaluation", "checkpoint")}
     own["backward"] -= change.rise("exchange")  # which the wait for others is part of
-    longest = max(own, key=lambda name: own[name])
-    longer = f"it spends {seconds(own[longest])} more than they in {PHASE_NAMES[longest]}"
-    if longest == "wait":
-        return "data", f"{longer}, so its loader or storage is slow"
+    if max(own, key=lambda name: own[name]) == "wait":
+        return "data", None
     if change.rise("process_queued_s") > 0.05:
-        share = percent(change.after["process_queued_s"])
-        return "host", f"{longer}, and waits {share} of the time for a CPU that others use"
+        return "host", fact("waits-for-cpu", share=change.after["process_queued_s"])
     if change.ratio("gpu_clock_mhz") < 0.95 or change.ratio("cpu_mhz") < 0.9:
-        return "clocks", f"{longer}, and its processor's clock is lower"
+        return "clocks", fact("clock-lower")
     if change.ratio("samples") > 1.05 or change.ratio("elements") > 1.05:
-        return "batch", f"{longer}, as its batches are larger"
-    return "computation", f"{longer}, so its processor is slower or has more to do"
+        return "batch", fact("batches-larger")
+    return "computation", None

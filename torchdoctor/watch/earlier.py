@@ -18,7 +18,7 @@ from torchdoctor.schema.report import TWO_MODES
 from torchdoctor.watch.means import comparable
 from torchdoctor.watch.ranks import trained
 from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
-from torchdoctor.watch.remedies import FIELDS
+from torchdoctor.watch.window import FIELDS
 
 _ENOUGH_S = 1.0  # of training, for what a watched run does not hold: settings, stacks, files
 _FEWEST = 100  # steps of the watched run

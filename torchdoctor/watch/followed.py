@@ -1,34 +1,19 @@
 """What is remembered of each watched process, and what is told of it."""
 
-import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from torchdoctor.schema import Evidence
+from torchdoctor.schema.watched import Alert
 from torchdoctor.watch.changes import Level
 from torchdoctor.watch.means import MEANS, end_ns
 from torchdoctor.watch.recording import Event, Process, ProcessLog, Rows, read_lines
 
 ENOUGH = 12  # means that a judgement of the first minute needs
 KEPT = 80  # means of a process: those around a change, and those before it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alert:
-    """What the user should know while the training runs.
-
-    kind: "slower", "evaluation", "checkpoint", "memory", "loss", "starved", "late", "dead", "hangs"
-    or "lags"; `cause`: the name of a `causes.Cause`, or "".
-    """
-
-    t_unix_s: float  # when it began
-    step: int
-    kind: str
-    sentence: str
-    rank: int | None = None
-    cause: str = ""
 
 
 def read_alerts(folder: Path) -> list[Alert]:
@@ -38,11 +23,6 @@ def read_alerts(folder: Path) -> list[Alert]:
         for alert in read_lines(path, Alert):
             alerts.setdefault((alert.kind, alert.cause, alert.rank, alert.step), alert)
     return sorted(alerts.values(), key=lambda alert: alert.t_unix_s)
-
-
-def clock(unix_s: float) -> str:
-    """Return a moment as "14:03:20", in local time."""
-    return time.strftime("%H:%M:%S", time.localtime(unix_s))
 
 
 @dataclass
@@ -88,9 +68,11 @@ class Followed:
             return float(t_ns + (self.sign["unix_ns"] - self.sign["t_ns"])) / 1e9
         return float(t_ns + (self.process.start_unix_ns - self.process.start_ns)) / 1e9
 
-    def alert(self, kind: str, text: str, t_ns: float, step: float = -1, cause: str = "") -> Alert:
-        """Return an alert; "{since}" in its text becomes the step and the moment."""
-        unix_s, step = self.unix_s(t_ns), int(step if step >= 0 else self.last_step)
-        told = text.replace("{since}", f"step {step:,} ({clock(unix_s)})")
+    def alert(self, kind: str, evidence: Evidence, t_ns: float, step: float = -1) -> Alert:
+        """Return an alert; its fact names the step and the moment too."""
+        since_s = self.unix_s(t_ns)
+        step = int(step if step >= 0 else self.last_step)
         rank = self.process.rank
-        return Alert(t_unix_s=unix_s, step=step, kind=kind, sentence=told, rank=rank, cause=cause)
+        since = {"step": step, "since_s": since_s, "rank": rank}
+        evidence = replace(evidence, values={**evidence.values, **since})
+        return Alert(t_unix_s=since_s, step=step, kind=kind, fact=evidence, rank=rank)

@@ -24,7 +24,7 @@ _MACHINE_RATES = (
     "memory_pressure_s",
     "io_pressure_s",
     "swap_in_bytes",
-    "read_ops",
+    "read_bytes",
     "own_cpu_s",
 )
 _PROCESS_LEVELS = ("rss_bytes", "swapped_bytes", "device_reserved_bytes")

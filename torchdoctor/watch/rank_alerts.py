@@ -2,19 +2,23 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from torchdoctor.schema.figures import counted, duration, percent
-from torchdoctor.watch.causes import PHASE_NAMES, Change, lag_clause
-from torchdoctor.watch.followed import ENOUGH, Alert, Followed, clock
+from torchdoctor.schema import fact
+from torchdoctor.schema.watched import Alert
+from torchdoctor.watch.causes import Change, lag_cause
+from torchdoctor.watch.followed import ENOUGH, Followed
 from torchdoctor.watch.means import level_of
+from torchdoctor.watch.ranks import imbalance, rank_time
 from torchdoctor.watch.recording import PHASES
 
 _QUIET_S = 30.0  # without a heartbeat, after which a process is taken for dead
 _LATE_S = 30.0
 _PATIENCE_S = (120.0, 45.0)  # without a step: one process, several ranks
 _LAG = 0.15  # of a step
+_MOST_NAMED = 5  # ranks that have not started
 
 
 def rank_alerts(processes: Sequence[Followed], now_s: float) -> list[Alert]:
@@ -29,7 +33,7 @@ def rank_alerts(processes: Sequence[Followed], now_s: float) -> list[Alert]:
     ranks = [x for x in running if x.process.rank is not None and (x.process.world_size or 1) > 1]
     return [
         *_late([*first][::-1], now_s),
-        *(_dead(x, alive) for x in ranks if x not in alive),
+        *(_dead(x) for x in ranks if x not in alive),
         *_hangs([x for x in alive if x.last_step], now_s),
         *_lags([x for x in alive if x in ranks]),
     ]
@@ -39,14 +43,9 @@ def _sign_s(followed: Followed) -> float:
     return float(followed.sign["unix_ns"]) / 1e9 if followed.sign is not None else -math.inf
 
 
-def _dead(followed: Followed, alive: Sequence[Followed]) -> Alert:
-    waiting = ", and the others wait for it" if alive else ""
-    text = (
-        f"Rank {followed.process.rank} has given no sign of life since {clock(_sign_s(followed))} "
-        f"(step {followed.last_step:,}): it was killed or has crashed{waiting}. Look at its "
-        "output, and in the kernel's log (dmesg) for lack of memory."
-    )
-    return followed.alert("dead", text, float(followed.sign["t_ns"]))  # type: ignore[index]
+def _dead(followed: Followed) -> Alert:
+    dead = fact("rank-dead", sign_s=_sign_s(followed))
+    return followed.alert("dead", dead, float(followed.sign["t_ns"]))  # type: ignore[index]
 
 
 def _late(ranks: Sequence[Followed], now_s: float) -> Iterator[Alert]:
@@ -56,21 +55,21 @@ def _late(ranks: Sequence[Followed], now_s: float) -> Iterator[Alert]:
     for followed in ranks:
         late_s = followed.unix_s(followed.process.start_ns) - usual_s
         if late_s > _LATE_S:
-            text = (
-                f"Rank {followed.process.rank} started {duration(late_s)} after the others, at "
-                f"{clock(usual_s + late_s)}. Look at what {followed.process.host} does before then."
-            )
-            yield followed.alert("late", text, followed.process.start_ns, 0)
+            late = fact("rank-late", late_s=late_s, host=followed.process.host)
+            yield followed.alert("late", late, followed.process.start_ns, 0)
     world = max(x.process.world_size or 1 for x in ranks)
     missing = sorted(set(range(world)) - {x.process.rank for x in ranks})
     if missing and now_s - usual_s > 2 * _LATE_S and not any(x.last_step for x in ranks):
-        names = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-        text = (
-            f"{counted(len(missing), 'rank')} of {world} ({names}) have not started "
-            f"{duration(now_s - usual_s)} after the others. Look at their nodes, and at what the "
-            "launcher prints."
+        never = fact(
+            "ranks-missing",
+            missing=len(missing),
+            world=world,
+            ranks=missing[:_MOST_NAMED],
+            more=len(missing) - _MOST_NAMED if len(missing) > _MOST_NAMED else None,
+            passed_s=now_s - usual_s,
         )
-        yield ranks[0].alert("late", text, ranks[0].process.start_ns, 0, "missing")
+        alert = ranks[0].alert("late", never, ranks[0].process.start_ns, 0)
+        yield replace(alert, cause="missing")
 
 
 def _hangs(alive: Sequence[Followed], now_s: float) -> Iterator[Alert]:
@@ -87,13 +86,14 @@ def _hangs(alive: Sequence[Followed], now_s: float) -> Iterator[Alert]:
     # The culprit is behind, or does something else than the others.
     at = min(range(len(alive)), key=lambda i: (alive[i].last_step, phases.count(phases[i])))
     process = alive[at].process
-    name = f"rank {process.rank}" if several else "the process"
-    text = (
-        f"No step has ended for {duration(now_s - at_s)}, since {{since}}: {name} is in "
-        f"{PHASE_NAMES[phases[at]]}{', and the others wait for it' if several else ''}. "
-        f"`py-spy dump --pid {process.pid}` on {process.host} tells the line."
+    hangs = fact(
+        "rank-hangs" if several else "process-hangs",
+        passed_s=now_s - at_s,
+        phase=phases[at],
+        pid=process.pid,
+        host=process.host,
     )
-    yield alive[at].alert("hangs", text, alive[at].last_ns)
+    yield alive[at].alert("hangs", hangs, alive[at].last_ns)
 
 
 def _lags(ranks: Sequence[Followed]) -> Iterator[Alert]:
@@ -109,11 +109,14 @@ def _lags(ranks: Sequence[Followed]) -> Iterator[Alert]:
     if lag < _LAG * step_s:
         return
     rest = np.concatenate([rows for number, rows in enumerate(recent) if number != at])
-    cause, clause = lag_clause(Change(level_of(rest), level_of(recent[at])))
+    cause, why = lag_cause(Change(level_of(rest), level_of(recent[at])))
+    levels = [level_of(rows) for rows in recent]
+    times = [
+        rank_time(followed.process.rank or 0, followed.stem, level, wait_s=float(wait_s))
+        for followed, level, wait_s in zip(ranks, levels, waits, strict=True)
+    ]
     process = ranks[at].process
     first = recent[at][0]
-    text = (
-        f"Rank {process.rank} lags: since {{since}} the others wait {percent(lag / step_s)} of "
-        f"each step for it: {clause}. Look at {process.host}, process {process.pid}."
-    )
-    yield ranks[at].alert("lags", text, first["begin_ns"], first["first_step"], cause)
+    lags = fact("rank-lags", share=lag / step_s, host=process.host, pid=process.pid)
+    alert = ranks[at].alert("lags", lags, first["begin_ns"], first["first_step"])
+    yield replace(alert, cause=cause, why=why, finding=imbalance(times))

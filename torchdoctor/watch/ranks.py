@@ -1,14 +1,16 @@
 """Joins the logs of ranks and nodes on one clock: who waits for whom, and why."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.queries.ranks import NOTABLE, latest
-from torchdoctor.schema import RankTime
-from torchdoctor.schema.figures import percent
-from torchdoctor.watch.causes import Change, lag_clause
+from torchdoctor.queries.ranks import latest
+from torchdoctor.reports.watched_facts import with_sentence
+from torchdoctor.schema import Environment, Finding, RankTime, Recording, Workload, fact
+from torchdoctor.schema.watched import ExplainedFact
+from torchdoctor.watch.causes import Change, lag_cause
 from torchdoctor.watch.followed import ENOUGH
 from torchdoctor.watch.means import level_of, means, stretches
 from torchdoctor.watch.recording import PHASES, ProcessLog, Steps, WatchedRun
@@ -25,7 +27,7 @@ class Ranks:
 
     times: list[RankTime]
     waiting: float = 0.0  # mean share of the step that the others wait for the slowest
-    sentence: str = ""  # which rank is behind, and why; "": none is
+    slowest: ExplainedFact | None = None  # which rank is behind, and why; None: none is
     rank: int | None = None  # that rank
 
 
@@ -54,20 +56,43 @@ def ranks_of(run: WatchedRun) -> Ranks:
     for at, (log, part) in enumerate(zip(logs, parts, strict=True)):
         phases = dict(zip(PHASES, part.phases_s.mean(axis=0).tolist(), strict=True))
         exchange = np.nanmean((part.exchanged_ns - part.entry_ns) / 1e9) if known.any() else 0.0
+        whole_s = sum(phases.values()) - phases["evaluation"] - phases["checkpoint"]
+        levels = {**phases, "step_s": whole_s, "exchange": float(exchange)}
+        wait_s = float(waits_s[at].mean()) if known.any() else None
+        time = rank_time(log.process.rank or 0, log.stem, levels, wait_s)
         times.append(
-            RankTime(
-                rank=log.process.rank or 0,
-                path=log.stem,
-                step_s=sum(phases.values()) - phases["evaluation"] - phases["checkpoint"],
-                kernel_s=max(sum(phases[x] for x in _COMPUTE) - float(exchange), 0.0),
-                communication_exposed_s=float(exchange),
-                data_loader_s=phases["wait"],
-                wait_s=float(waits_s[at].mean()) if known.any() else None,
+            replace(
+                time,
                 last_share=float(lasts[at] / known.sum()) if known.any() else None,
                 clock_offset_s=float(offsets[at] - offsets[0]) / -1e9,
             )
         )
     return _behind(run, logs, times)
+
+
+def rank_time(rank: int, path: str, levels: Mapping[str, float], wait_s: float | None) -> RankTime:
+    """Return where the step of a rank goes, by means of its phases and of its exchange."""
+    exchange_s = float(np.nan_to_num(levels["exchange"]))
+    return RankTime(
+        rank=rank,
+        path=path,
+        step_s=levels["step_s"],
+        kernel_s=max(sum(levels[x] for x in _COMPUTE) - exchange_s, 0.0),
+        communication_exposed_s=exchange_s,
+        data_loader_s=levels["wait"],
+        wait_s=wait_s,
+    )
+
+
+def imbalance(times: list[RankTime]) -> Finding | None:
+    """Return what the check of ranks finds; None: they are even."""
+    from torchdoctor.advice import catalogue  # hundreds of files: only where there are ranks
+
+    nothing_else = Recording(
+        workload=Workload(command=[], cwd=""), environment=Environment(), ranks=times
+    )
+    findings = catalogue.checks()["rank-imbalance"].findings(nothing_else)
+    return findings[0] if findings else None
 
 
 def _wanted(logs: list[ProcessLog]) -> NDArray[np.int64]:
@@ -112,19 +137,18 @@ def _behind(run: WatchedRun, logs: list[ProcessLog], times: list[RankTime]) -> R
     rest = [x for x in times if x is not slowest]
     shares = [max((x.wait_s or 0.0) - (slowest.wait_s or 0.0), 0.0) / x.step_s for x in rest]
     waiting = float(np.mean(shares))
-    if waiting < NOTABLE:
+    finding = imbalance(times)
+    if finding is None:
         return Ranks(times=times, waiting=waiting)
     by_rank = {log.process.rank: log for log in logs}
     some = sorted(rest, key=lambda x: -(x.wait_s or 0.0))[:_SOME]
     tables = [_levels(run, by_rank[x.rank]) for x in (slowest, *some)]
     usual = {name: float(np.median([x[name] for x in tables[1:]])) for name in tables[0]}
-    _, clause = lag_clause(Change(usual, tables[0]))
-    last = f", and it was last to {percent(slowest.last_share)} of the exchanges"
-    sentence = (
-        f"The other ranks wait {percent(waiting)} of each step for rank {slowest.rank} "
-        f"(on {by_rank[slowest.rank].process.host}): {clause}{last if slowest.last_share else ''}."
-    )
-    return Ranks(times=times, waiting=waiting, sentence=sentence, rank=slowest.rank)
+    _, why = lag_cause(Change(usual, tables[0]))
+    host = by_rank[slowest.rank].process.host
+    wait = fact("ranks-wait", share=waiting, rank=slowest.rank, host=host)
+    behind = with_sentence(ExplainedFact(fact=wait, why=why, finding=finding))
+    return Ranks(times=times, waiting=waiting, slowest=behind, rank=slowest.rank)
 
 
 def _levels(run: WatchedRun, log: ProcessLog) -> dict[str, float]:

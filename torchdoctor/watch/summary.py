@@ -4,23 +4,23 @@ import math
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor import __version__
-from torchdoctor.schema import Bound, Interval, Location, RankTime
-from torchdoctor.schema.figures import relative, seconds
+from torchdoctor.reports.watched_facts import with_sentence
+from torchdoctor.schema import Evidence, Interval, Location, fact
+from torchdoctor.schema.figures import relative
 from torchdoctor.schema.students_t import binomial_quantile
+from torchdoctor.schema.watched import Alert, ExplainedFact, Period, SlowStep, WatchSummary
 from torchdoctor.watch import means as tables
-from torchdoctor.watch.causes import PHASE_NAMES, Change, cause_of
+from torchdoctor.watch.causes import Change, cause_of
 from torchdoctor.watch.changes import MEAN_S
-from torchdoctor.watch.followed import Alert, read_alerts
+from torchdoctor.watch.followed import read_alerts
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.ranks import Ranks, ranks_of, trained
-from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
+from torchdoctor.watch.recording import PHASES, Process, Start, Steps, WatchedRun
 from torchdoctor.watch.remedies import remedies
 
 _STRETCHES = 240  # of the whole run
@@ -29,74 +29,12 @@ _SLOWEST = 6
 _HOUR_S = 3600.0
 _DRIFT = 1.05
 _OWN = 0.25  # of the model's work could be gained, where as much of the rest could be
-_INFERS = " A program that infers is watched if it calls torchdoctor.step() after each answer."
 _NOTABLE = 0.03  # of the training, that a change must have cost
 _FEWEST = 6  # blocks without hooks: below, no interval of a median reaches 95 %
 SILENT_S = 40.0  # without a sign of life: a run that did not end was killed
 
 
-@dataclass(frozen=True, kw_only=True)
-class Period:
-    """A part of the run; `phases_s`: means of a step."""
-
-    t_unix_s: float
-    first_step: int
-    last_step: int
-    step_s: float
-    samples_per_s: float | None
-    phases_s: dict[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlowStep:
-    """One of the slowest steps, with the phase that took the most more than usual."""
-
-    step: int
-    t_unix_s: float
-    step_s: float
-    cause: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """A watched run; of several ranks, phases are those of the first that was logged."""
-
-    schema_version: int = 1
-    kind: str = "watched run"
-    torchdoctor_version: str = __version__
-    folder: str
-    status: str  # "running", "ended", "killed", "no step"
-    ending: str  # the same as a sentence
-    command: list[str]
-    cwd: str = ""
-    hosts: list[str] = field(default_factory=list)
-    started_unix_s: float = 0.0
-    elapsed_s: float = 0.0
-    steps: int = 0
-    steps_found: str = ""
-    location: Location | None = None  # of the loader or optimizer
-    training_s: float = 0.0  # of all steps, without evaluation and checkpoints
-    median_step_s: float | None = None
-    best_step_s: float | None = None  # median of the best hour
-    best_of_s: float = _HOUR_S  # how long that "hour" is: shorter in a short run
-    phases_s: dict[str, float] = field(default_factory=dict)  # of the whole run
-    periods: list[Period] = field(default_factory=list)
-    slowest: list[SlowStep] = field(default_factory=list)
-    drift: float | None = None  # a step of the last quarter, over one of the first
-    drift_cause: str = ""
-    evaluations: int = 0  # what they and the checkpoints took is among the phases
-    checkpoints: int = 0
-    ranks: list[RankTime] = field(default_factory=list)
-    rank_waiting: float | None = None  # mean share of the step
-    rank_sentence: str = ""
-    alerts: list[Alert] = field(default_factory=list)
-    cause: str = ""  # the cause in a sentence
-    own_cost: Interval | None = None  # a step with torchdoctor's hooks, over one without
-    trying: str = ""  # the command that would try remedies
-    at_most: Bound | None = None  # of the fix with the largest bound; None: none is known
-
-
-def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
+def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     """Return what is known of a run so far; `now_s`: Unix time."""
     nothing = Start(host="", pid=0, command=[], cwd="")
     start = min(run.starts, key=lambda x: x.start_unix_ns, default=nothing)
@@ -114,9 +52,8 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     log = next((log for log in logs if len(log.steps)), None)
     if log is None:
         why = logs[0].process.probe_failed if logs else None
-        none = f" ({why})" if why else ""
-        ending = f"{ending} No training step{none}.{'' if why else _INFERS}"
-        return Summary(status="no step", ending=ending, **about)  # type: ignore[arg-type]
+        none = fact("no-step-watched", reason=why) if why else fact("no-step")
+        return WatchSummary(status="no step", ending=[ending, none], **about)  # type: ignore[arg-type]
     steps = tables.comparable(log.steps)
     offset_s = (log.process.start_unix_ns - log.process.start_ns) / 1e9
     machine = run.machines.get(log.process.host, np.zeros(0))
@@ -125,7 +62,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     phases = _phases(log.steps, steps)
     training_s = sum(phases.values()) - phases["evaluation"] - phases["checkpoint"]
     ranks, best_of_s = ranks_of(run), min(_HOUR_S, training_s / 6)
-    drift, drift_cause = _drift(table)
+    drift, drift_cause = _drift(table, log.process)
     result = {
         "steps": int(log.steps.step[-1]),
         "steps_found": log.process.steps_found,
@@ -146,40 +83,34 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
         "checkpoints": int((log.steps.rows["checkpoint"] > 0).sum()),
         "ranks": ranks.times,
         "rank_waiting": ranks.waiting if ranks.times else None,
-        "rank_sentence": ranks.sentence,
+        "slow_rank": ranks.slowest,
     }
     largest = _largest(phases, ranks)
-    cause = ranks.sentence if largest == "rank" else _cause(largest, phases, log.process.location)
-    cause = _changed(about["alerts"], table, training_s) or cause  # type: ignore[arg-type]
+    cause: ExplainedFact | None = _changed(about["alerts"], table, training_s)  # type: ignore[arg-type]
+    cause = cause or _costliest(largest, phases, ranks, log.process.location)
     may_help = remedies(start, log.process, phases, int(log.steps.step[-1]), largest)
     trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
     known = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
-    return Summary(status=status, ending=ending, **known, **about, **result)  # type: ignore[arg-type]
+    return WatchSummary(status=status, ending=[ending], **known, **about, **result)  # type: ignore[arg-type]
 
 
-def standing(run: WatchedRun, now_s: float) -> tuple[str, str, float]:
-    """Return if the run runs, ended or was killed; a sentence that says so; until when (Unix s)."""
+def standing(run: WatchedRun, now_s: float) -> tuple[str, Evidence, float]:
+    """Return if the run runs, ended or was killed; the fact of it; until when (Unix s)."""
     signs = [float(x.sensors["unix_ns"][-1]) / 1e9 for x in run.processes if len(x.sensors)]
     signs += [float(rows["unix_ns"][-1]) / 1e9 for rows in run.machines.values() if len(rows)]
     signs += [x.start_unix_ns / 1e9 for x in run.starts]
     last_s = max(signs, default=0.0)
-
-    def moment(unix_s: float) -> str:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
-
     ends = [x.end_unix_ns for x in run.starts]
     if ends and all(ends):
         end_s = max(end for end in ends if end) / 1e9
         if any(x.exited is False for x in run.starts):
-            why = "Ctrl-C, a signal or a crash"
-            return "killed", f"{why} ended the program at {moment(end_s)}.", end_s
-        return "ended", f"The program ended at {moment(end_s)}.", end_s
+            return "killed", fact("program-broken-off", at_s=end_s), end_s
+        return "ended", fact("program-ended", at_s=end_s), end_s
     if run.processes and all(x.process.exited for x in run.processes):
-        return "ended", f"The program ended at {moment(last_s)}.", last_s
+        return "ended", fact("program-ended", at_s=last_s), last_s
     if now_s - last_s > SILENT_S:
-        sentence = f"The run was killed: its last sign of life is of {moment(last_s)}."
-        return "killed", sentence, last_s
-    return "running", "The program is running; this is what is known so far.", now_s
+        return "killed", fact("run-silent", at_s=last_s), last_s
+    return "running", fact("program-runs"), now_s
 
 
 def _phases(steps: Steps, plain: Steps) -> dict[str, float]:
@@ -234,28 +165,28 @@ def _slowest(steps: Steps, offset_s: float) -> list[SlowStep]:
     for at in single[np.argsort(-times, kind="stable")[:_SLOWEST]]:
         phase = int(np.argmax(steps.phases_s[at] - usual))
         flags = int(steps.rows["flags"][at])
-        long_s = float(steps.phases_s[at, phase])
-        cause = f"{PHASE_NAMES[PHASES[phase]]}, {seconds(long_s)}"
-        if flags & layout.RECOMPILED:
-            cause = f"torch.compile compiled ({cause})"
-        elif flags & layout.PASS_BEGAN:
-            cause = f"a pass over the loader began ({cause})"
-        at_s = float(steps.start_ns[at]) / 1e9
-        step_s = float(tables.training_s(steps)[at])
         slow.append(
-            SlowStep(step=int(steps.step[at]), t_unix_s=at_s + offset_s, step_s=step_s, cause=cause)
+            SlowStep(
+                step=int(steps.step[at]),
+                t_unix_s=float(steps.start_ns[at]) / 1e9 + offset_s,
+                step_s=float(tables.training_s(steps)[at]),
+                phase=PHASES[phase],
+                phase_s=float(steps.phases_s[at, phase]),
+                recompiled=bool(flags & layout.RECOMPILED),
+                pass_began=bool(flags & layout.PASS_BEGAN),
+            )
         )
     return slow
 
 
-def _drift(table: NDArray[np.void]) -> tuple[float | None, str]:
+def _drift(table: NDArray[np.void], process: Process) -> tuple[float | None, Evidence | None]:
     """Return how a step of the last quarter compares to one of the first, and why."""
     if len(table) < 8:
-        return None, ""
+        return None, None
     quarter = len(table) // 4
-    change = Change(tables.level_of(table[:quarter]), tables.level_of(table[-quarter:]))
+    change = Change(tables.level_of(table[:quarter]), tables.level_of(table[-quarter:]), process)
     ratio = change.ratio("step_s")
-    return ratio, cause_of(change).clause if ratio >= _DRIFT else ""
+    return ratio, cause_of(change).why if ratio >= _DRIFT else None
 
 
 def _largest(phases: dict[str, float], ranks: Ranks) -> str:
@@ -268,26 +199,36 @@ def _largest(phases: dict[str, float], ranks: Ranks) -> str:
     return max(shares, key=lambda name: shares[name])
 
 
-def _changed(alerts: list[Alert], table: NDArray[np.void], training_s: float) -> str:
+def _changed(alerts: list[Alert], table: NDArray[np.void], training_s: float) -> Alert | None:
     """Return the alert of the change that cost most, where it cost a notable part of the run."""
-    costs: dict[Alert | None, float] = {None: _NOTABLE * training_s}
+    costliest = None
+    most_s = _NOTABLE * training_s
     for alert in alerts if len(table) else ():
         before = table["step_s"][table["last_step"] < alert.step]
         after = table[table["first_step"] >= alert.step]
         if alert.kind == "slower" and len(before) and len(after):
             added_s = float(np.median(after["step_s"]) - np.median(before))
-            costs[alert] = added_s * float(after["steps"].sum())
-    costliest = max(costs, key=lambda alert: costs[alert])
-    return "" if costliest is None else costliest.sentence
+            cost_s = added_s * float(after["steps"].sum())
+            if cost_s > most_s:
+                costliest = alert
+                most_s = cost_s
+    return costliest
 
 
-def _cause(largest: str, phases: dict[str, float], place: Location | None) -> str:
-    share = 100 * phases[largest] / max(sum(phases.values()), 1e-9)
-    name = PHASE_NAMES[largest]
-    line = f" ({PurePath(place.file).name}:{place.line})" if place and largest == "wait" else ""
+def _costliest(
+    largest: str, phases: dict[str, float], ranks: Ranks, place: Location | None
+) -> ExplainedFact | None:
+    """Return the rank or phase that most may be saved in, with the line of its loader."""
+    if largest == "rank":
+        return ranks.slowest
     most = phases[largest] == max(phases.values())
-    first = "The largest cost is" if most else "Most may be saved in"
-    return f"{first} {name}{line}: {share:.0f} % of the time."
+    cost = fact(
+        "largest-cost" if most else "most-to-save",
+        phase=largest,
+        share=phases[largest] / max(sum(phases.values()), 1e-9),
+        location=place if largest == "wait" else None,
+    )
+    return with_sentence(ExplainedFact(fact=cost))
 
 
 def _command(start: Start, fixes: Sequence[str], folder: str) -> str:

@@ -14,9 +14,10 @@ import numpy as np
 from torchdoctor.reports import terminal
 from torchdoctor.reports.document import Block, Document, KeyFigures, notes, sections, sentences
 from torchdoctor.reports.formats import program
+from torchdoctor.reports.watched import phase_bars
+from torchdoctor.reports.watched_facts import of_fact, sentence_of
 from torchdoctor.schema.figures import counted, duration, memory, percent, seconds
 from torchdoctor.watch import means as tables
-from torchdoctor.watch.end_report import phase_bars
 from torchdoctor.watch.followed import read_alerts
 from torchdoctor.watch.inside.layout import PASS_BEGAN
 from torchdoctor.watch.ranks import trained
@@ -42,7 +43,7 @@ def top(folder: Path) -> str:
     status, ending, _ = standing(run, time.time())
     report = f" Its report: torchdoctor report {folder}"
     if status != "running":
-        return ending + report
+        return of_fact(ending) + report
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
         return "\n".join(frame(run, time.time(), 100, 60, None))
     with _whole_terminal() as keys:
@@ -57,7 +58,7 @@ def top(folder: Path) -> str:
             _draw(frame(run, time.time(), size.columns, size.lines, colours))
             if "q" in keys():
                 return ""
-    return ending + report
+    return of_fact(ending) + report
 
 
 def frame(run: WatchedRun, now_s: float, width: int, height: int, colours: str | None) -> list[str]:
@@ -67,7 +68,7 @@ def frame(run: WatchedRun, now_s: float, width: int, height: int, colours: str |
     log = next((log for log in logs if len(log.steps)), None)
     began_s = min((x.start_unix_ns for x in run.starts), default=0) / 1e9 or now_s
     name = program(start.command, start.cwd) if start is not None else run.folder.parent.name
-    alerts = [alert.sentence for alert in read_alerts(run.folder)]
+    alerts = [sentence_of(alert) for alert in read_alerts(run.folder)]
     blocks = _waiting(logs, now_s - began_s) if log is None else _progress(log, width)
     blocks += [*_sensors(run, log), *_ranks(logs, width)]
     screen = sections(("", blocks), (f"Alerts ({len(alerts)})", notes(alerts[::-1])))
