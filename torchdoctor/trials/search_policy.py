@@ -340,7 +340,8 @@ class SearchPolicy:
         owed = [name for name in self._alive if arms[name].owed and not arms[name].fixes & known]
         worth = {name: math.log(arms[name].ceiling or 1.0) for name in owed}
         # Of two cures of one line, that of its own shape before one of calls of any kind.
-        for name in sorted(owed, key=lambda each: -worth[each] * arms[each].p_helps):
+        owed.sort(key=lambda each: -worth[each] * arms[each].p_helps)
+        for name in sorted(owed, key=lambda each: arms[each].rank_of_correction):
             members = frozenset([name])
             if worth[name] > least and self._may_run(members) and self._fits_in(members):
                 return members
