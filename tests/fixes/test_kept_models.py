@@ -37,8 +37,10 @@ print("made:", len(made))
 """
 
 
-def run(tmp_path: Path, change: str, fixed: bool) -> tuple[list[str], dict[str, str]]:
-    source = PROGRAM.replace("CHANGE", change)
+def run(
+    tmp_path: Path, change: str, fixed: bool, program: str = PROGRAM
+) -> tuple[list[str], dict[str, str]]:
+    source = program.replace("CHANGE", change)
     line = source.split("\n").index("    y = model(x)") + 1
     made = made_model(source, line, "model")
     assert made is not None and not made.in_loop
@@ -61,6 +63,16 @@ def test_statements_of_a_request_make_their_model_once(tmp_path: Path) -> None:
     assert fix["state"] == "applied", fix
     assert fixed[0] == plain[0]
     assert (plain[1], fixed[1]) == ("made: 20", "made: 3"), "two more were made to compare"
+
+
+def test_a_model_with_other_weights_each_time_is_made_anew(tmp_path: Path) -> None:
+    """A head that nothing loads is filled with random numbers: each request has its own."""
+    change = "pass"
+    program = PROGRAM.replace("    model.load_state_dict(state)\n", "")
+    plain, _ = run(tmp_path / "plain", change, fixed=False, program=program)
+    fixed, fix = run(tmp_path / "fixed", change, fixed=True, program=program)
+    assert fix["state"] == "refused" and "another" in fix["reason"]
+    assert fixed[1] == plain[1]
 
 
 def test_a_model_that_a_request_changes_is_made_anew(tmp_path: Path) -> None:

@@ -13,15 +13,17 @@ parameters; what the program's own code adds to that is not in it.
 An ensemble, whose models all stay.
 """
 
+from torchdoctor.queries.hot_calls import is_sampled_enough, sampled_share
 from torchdoctor.queries.lookup import training_models
-from torchdoctor.queries.making import making_share
+from torchdoctor.queries.stacks import making_rows
 from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
 
 
 def _examine(recording: Recording) -> Symptoms:
     if not recording.infers:
         return
-    share = making_share(recording)
+    rows = making_rows(recording)
+    share = sampled_share(recording, rows) if rows and is_sampled_enough(recording) else None
     for model in training_models(recording):
         if model.made_anew < CHECK.threshold:
             continue

@@ -32,8 +32,7 @@ from torchdoctor.edits import Edit, KeptModelEdit
 from torchdoctor.edits.made_models import MadeModel, made_model
 from torchdoctor.queries.hot_calls import sampled_calls
 from torchdoctor.queries.lookup import place, training_models
-from torchdoctor.queries.making import making_rows
-from torchdoctor.queries.stacks import function_of
+from torchdoctor.queries.stacks import function_of, making_rows
 from torchdoctor.schema import (
     Binding,
     Example,
