@@ -329,12 +329,25 @@ _ROWS_OF_FIXES = (
     ),
     Row(
         asked="inference: padding, decoding without a cache of keys and values",
-        fixes=("pad-to-longest", "key-value-cache"),
+        fixes=("pad-to-longest", "sorted-batches", "key-value-cache"),
         checks=("padded-tokens", "decoding-without-cache"),
         tests=(
             f"{_INFERRING}::test_padding_at_the_end_of_all_rows_is_seen",
             f"{_INFERRING}::test_decoding_the_whole_sequence_again_is_seen",
+            "tests/edits/test_kept_models.py::test_a_cache_that_is_switched_off_is_switched_on",
         ),
+        lacking="Sorting texts by length is code to apply by hand: only the program knows whether "
+        "results may come in another order. So is a cache in a loop that decodes by hand.",
+    ),
+    Row(
+        asked="inference: outputs read after each batch",
+        checks=("outputs-read-each-batch",),
+        fixes=("remove-sync",),
+    ),
+    Row(
+        asked="tokenizing by one thread in the loop",
+        checks=("tokenizing",),
+        lacking="It is told and not tried: which tokenizer is as good, the model decides.",
     ),
     Row(
         asked="inference: float16 on a CPU",
@@ -344,8 +357,12 @@ _ROWS_OF_FIXES = (
     Row(
         asked="inference: a model made for each request",
         checks=("model-made-anew",),
-        tests=(f"{_INFERRING}::test_a_model_made_for_each_request_is_seen",),
-        lacking="It is told and not cured: where a model is made stands in the source.",
+        fixes=("keep-model",),
+        tests=(
+            f"{_INFERRING}::test_a_model_made_for_each_request_is_seen",
+            "tests/edits/test_kept_models.py::test_what_makes_the_model_runs_once_for_each_path",
+            "tests/fixes/test_kept_models.py::test_statements_of_a_request_make_their_model_once",
+        ),
     ),
     Row(
         asked="calls of the program's own: the same again, built anew, only reporting, growing",

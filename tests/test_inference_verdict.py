@@ -69,6 +69,22 @@ def test_waste_of_little_of_a_call_is_left_to_the_details() -> None:
     assert "padded-tokens" not in [quote.check for quote in report.diagnosis.verdict.closing]
 
 
+def test_making_a_model_is_no_preparation_of_a_batch() -> None:
+    """A DataLoader's workers were advised where each request filled and loaded a model."""
+    place = {"file": "/w/infer.py", "line": 4, "function": "load"}
+    rows = [
+        {"location": place, "phase": "other", "count": 60, "leaf": "torch/nn/init.py normal_"},
+        {"location": place, "phase": "other", "count": 20, "leaf": "nn/modules/module.py load"},
+        {"location": CALL["location"], "phase": "forward", "count": 20, "leaf": "x.py forward"},
+    ]
+    steps = {"boundary": {"kind": "forward", "learned_by": "forward"}, "before_forward_s": 0.008}
+    process = {"pid": 1, "models": [{**MODEL, "made_anew": 19}], "stacks": rows}
+    seen = recording({"steps": {**steps, "forward_s": 0.002}, "processes": [process]})
+    found = {x.check: x for x in diagnose(seen, catalogue.checks(), catalogue.fixes()).findings}
+    assert found["model-made-anew"].share_of_step == pytest.approx(0.8)
+    assert "inline-batch-preparation" not in found
+
+
 @pytest.mark.parametrize(("boundary", "step"), [("forward", "call"), ("loader", "batch")])
 def test_a_step_of_what_infers_is_a_call_or_a_batch(boundary: str, step: str) -> None:
     report = told(MODEL, boundary)

@@ -573,6 +573,17 @@ def test_the_cure_of_the_largest_measured_part_is_measured_before_all_else() -> 
     assert too_long.next().members != {"keep-open"}
 
 
+def test_a_correction_of_results_is_measured_before_any_gain() -> None:
+    """Of wrong results a cure of the bottleneck was tried first, and 60 s held no correction."""
+    layout = an_arm("channels-last", p_helps=0.8, ceiling=9.0, owed=True, switches=True)
+    mode = an_arm("eval-mode", p_helps=0.5, ceiling=4.0, owed=True, corrects=True)
+    both = replace(mode, name="both", fixes=frozenset(["eval-mode", "no-grad"]), ceiling=9.0)
+    search = policy([layout, both, mode], Results(), switch_s=lambda arms, rounds: 12.0)
+    assert search.next() == Action(kind="pair", members=a_set("eval-mode"))
+    known = policy([layout, mode], Results(pairs={a_set("eval-mode"): logs(1.0)}))
+    assert known.next().members != a_set("eval-mode")
+
+
 def test_the_first_pair_of_a_fix_does_not_pay_for_its_patch() -> None:
     """Of twenty seconds none was used, as the imports of a patch did not fit beside the pair."""
     makes = Results(makes_patches=True)

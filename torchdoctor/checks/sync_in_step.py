@@ -11,17 +11,12 @@ device, the operators that read values count, and the rest of the step bounds wh
 lines are noted in a few steps after the profiler window, which are in no timing.
 
 ## Not to be confused with
-One wait at the end of a step that reads the loss now and then.
+One wait at the end of a step that reads the loss now and then; and inference that reads its outputs
+after each batch (outputs-read-each-batch).
 """
 
 from torchdoctor.queries.analysed import calls_of
-from torchdoctor.queries.lookup import (
-    data_wait_share,
-    device_busy,
-    device_unseen,
-    reading_wait_s,
-    training_loaders,
-)
+from torchdoctor.queries.host_waits import host_wait, reads_of_outputs
 from torchdoctor.schema import (
     CheckSpec,
     Recording,
@@ -34,45 +29,23 @@ from torchdoctor.schema import (
 )
 
 _NAMED = 4
-_COPYING = ("cpu", "numpy", "tolist", "__repr__", "nonzero")
 
 
 def _examine(recording: Recording) -> Symptoms:
-    traced = recording.trace
     calls = calls_of(recording, "wait")
-    if traced is None or not traced.step_s:
-        return
-    loaders = training_loaders(recording)
-    fetches = bool(loaders) and not loaders[0].num_workers  # while the GPU could compute
-    if device_unseen(recording):
-        # A copy to the host is an operator like one to the device: the noted calls tell.
-        copying = ("aten::copy_",) if any(x.name in _COPYING for x in calls) else ()
-        blocked = reading_wait_s(traced, *copying) / traced.step_s
-        share = min(blocked, 1.0 - max(device_busy(recording) or 0.0, blocked))
-        share -= 0.0 if fetches else data_wait_share(recording) or 0.0
-    elif traced.sync_s is None:
-        return
-    else:
-        blocked = (traced.sync_s + (traced.d2h_wait_s or 0.0)) / traced.step_s
-        shares = traced.shares
-        idle = (shares.cpu or 0.0) + (shares.runtime or 0.0) + (shares.other or 0.0)
-        share = min(blocked, idle + (shares.data_loader or 0.0) * fetches)
-        if traced.after_sync_s is not None:
-            share = min(share, traced.after_sync_s / traced.step_s)
-    if share < CHECK.threshold:
-        return
-    copies = traced.d2h_copies if traced.d2h_wait_s else None  # others hold nobody
-    syncs = traced.syncs_per_step
+    wait = host_wait(recording)
+    if wait is None or wait.share < CHECK.threshold or reads_of_outputs(recording):
+        return  # reading the outputs of each batch is a finding of its own
     reads = sum(x.calls_per_step for x in calls) or 1.0
     yield Symptom(
-        share=share,
+        share=wait.share,
         evidence=[
             fact(
-                _waited_in(syncs, copies),
-                share=share,
-                blocked=blocked,
-                syncs=syncs,
-                copies=copies,
+                _waited_in(wait.syncs, wait.copies),
+                share=wait.share,
+                blocked=wait.blocked,
+                syncs=wait.syncs,
+                copies=wait.copies,
                 reads=reads,
             ),
             *(

@@ -40,6 +40,13 @@ class KeywordEdit(LineEdit, frozen=True, kw_only=True):
     script: str | None = None
 
 
+class AssignedEdit(LineEdit, frozen=True, kw_only=True):
+    """The statement at `line` assigns `value` to an attribute `name` (`config.use_cache`)."""
+
+    name: str
+    value: str
+
+
 class DropKeywordEdit(LineEdit, frozen=True, kw_only=True):
     """Take one argument away from a call, where it is given.
 
@@ -178,6 +185,12 @@ class KeptResultEdit(LineEdit, frozen=True, kw_only=True):
 
     function: str
     kept: int  # results
+
+
+class KeptModelEdit(LineEdit, frozen=True, kw_only=True):
+    """What makes the model that is called by `name` at `line` runs once, and keeps it."""
+
+    name: str
 
 
 class RareCallEdit(Edit, frozen=True, kw_only=True):

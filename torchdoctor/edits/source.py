@@ -9,6 +9,7 @@ from torchdoctor.edits import (
     blocks,
     caching,
     decorators,
+    kept_models,
     keywords,
     opening,
     placing,
@@ -24,6 +25,7 @@ from torchdoctor.edits.syntax import Program
 
 _BY_KIND: dict[type[edits.Edit], Callable[[Program, Any], Changes | None]] = {
     edits.StatementEdit: statements.with_statement,
+    edits.AssignedEdit: statements.with_value,
     edits.DecoratorEdit: decorators.with_decorator,
     edits.WithEdit: blocks.with_context,
     edits.BeforeLoopEdit: placing.before_loop,
@@ -38,6 +40,7 @@ _BY_KIND: dict[type[edits.Edit], Callable[[Program, Any], Changes | None]] = {
     edits.BatchCastEdit: precision.cast_batch,
     edits.KeptSamplesEdit: caching.with_kept_samples,
     edits.KeptResultEdit: caching.with_kept_results,
+    edits.KeptModelEdit: kept_models.with_kept_model,
     edits.OpenedOnceEdit: opening.opened_once,
     edits.RareCallEdit: rare_calls.called_rarely,
     edits.RingEdit: rings.with_ring,

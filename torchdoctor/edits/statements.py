@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from torchdoctor.edits import StatementEdit
+from torchdoctor.edits import AssignedEdit, StatementEdit
 from torchdoctor.edits.changes import Changes, Inserted, Replaced
 from torchdoctor.edits.origins import is_computed
 from torchdoctor.edits.syntax import (
@@ -53,6 +53,20 @@ def with_statement(program: Program, edit: StatementEdit) -> Changes | None:
         statement=added,
     )
     return [inserted]
+
+
+def with_value(program: Program, edit: AssignedEdit) -> Changes | None:
+    """Let the statement at the line assign the value; None: it assigns no such attribute."""
+    line = program.innermost(program.of(cst.SimpleStatementLine), edit.line)
+    part = line.body[0] if line is not None and len(line.body) == 1 else None
+    if not isinstance(part, cst.Assign) or len(part.targets) != 1:
+        return None
+    target = part.targets[0].target
+    if not isinstance(target, cst.Attribute) or target.attr.value != edit.name:
+        return None
+    if source_of(part.value) == edit.value:
+        return []
+    return [Replaced(*program.span_with_brackets(part.value), edit.value)]
 
 
 def last_import(body: Sequence[cst.CSTNode], name: str = "") -> int | None:

@@ -4,7 +4,8 @@
 Where a call gets the tokens of the call before and one more, the model computes that one alone:
 `scaled_dot_product_attention` gets the keys and values of earlier calls beside it, and
 `torch.arange` goes on counting. At first both ways are computed and compared; where they differ,
-the whole sequence is computed as before.
+the whole sequence is computed as before. Where the program says `use_cache=False`, generation of
+transformers is given its own cache instead.
 
 ## Why it helps
 Without a cache each new token costs as much as all tokens before it together.
@@ -20,8 +21,11 @@ Memory for the keys and values. Rounding: other kernels compute a single token.
 - Hugging Face, Caching: https://huggingface.co/docs/transformers/cache_explanation
 """
 
+import sys
 from typing import Any
 
+from torchdoctor.edits import AssignedEdit, Edit, KeywordEdit
+from torchdoctor.edits.switched_off import SwitchedOff, switched_off
 from torchdoctor.queries.lookup import place, training_models
 from torchdoctor.queries.touched import phases
 from torchdoctor.schema import Example, FixSpec, Location, ModelFacts, Recording, Settings, process
@@ -29,6 +33,8 @@ from torchdoctor.schema import Example, FixSpec, Location, ModelFacts, Recording
 _LEAST = 0.5  # of the calls that were looked at
 _LOOKED_AT = 128
 _COMPARED = 3  # calls in which both ways are computed
+_SWITCH = "use_cache"
+_GENERATION = "transformers.generation.utils"
 
 
 def _growing(recording: Recording) -> list[ModelFacts]:
@@ -42,6 +48,30 @@ def refuses(recording: Recording) -> str | None:
     if not _growing(recording):
         return "No sequence of tokens grew by one at each call."
     return None
+
+
+def _off(recording: Recording) -> list[SwitchedOff]:
+    """Return the lines that switch the cache of transformers off."""
+    calls = [m.call.location.file for m in _growing(recording) if m.call is not None]
+    files = sorted({*calls, recording.workload.script or ""} - {""})
+    return [line for file in files for line in switched_off(file, _SWITCH)]
+
+
+def settings(recording: Recording) -> list[Settings]:
+    return [{_SWITCH: True}] if _off(recording) else [{}]
+
+
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
+    lines = _off(recording) if settings.get(_SWITCH) else []
+    changed: list[Edit] = []
+    for off in lines:
+        file, line = off.file, off.line
+        if off.callee is None:
+            changed.append(AssignedEdit(file=file, line=line, name=_SWITCH, value="True"))
+            continue
+        called = KeywordEdit(file=file, line=line, callee=off.callee, keyword=_SWITCH, value="True")
+        changed.append(called)
+    return changed
 
 
 class _Sequence:
@@ -116,7 +146,36 @@ def _caching(torch: Any, program: Any) -> Any:
     return Caching
 
 
+def _switch_on(program: Any) -> None:
+    """Let transformers generate with its own cache, whatever the program says."""
+
+    def make(old: Any) -> Any:
+        def generate(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get(_SWITCH) is False:
+                kwargs[_SWITCH] = True
+                program.applied()
+            own = [getattr(model, name, None) for name in ("config", "generation_config")]
+            for config in (*own, kwargs.get("generation_config")):
+                if getattr(config, _SWITCH, None) is False:
+                    setattr(config, _SWITCH, True)
+                    program.applied()
+            return old(model, *args, **kwargs)
+
+        return generate
+
+    def replace() -> None:
+        if _GENERATION not in sys.modules:
+            program.refuse("transformers does not generate here.")
+        program.replace(sys.modules[_GENERATION].GenerationMixin, "generate", make)
+
+    program.set_reason("No call generated without its cache.")
+    program.at_first_batch(replace)
+
+
 def apply(torch: Any, settings: Settings, program: Any) -> None:
+    if settings.get(_SWITCH):
+        _switch_on(program)
+        return
     caching = _caching(torch, program)
     sequences: dict[int, _Sequence] = {}
 
@@ -162,6 +221,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
+    if off := _off(recording):
+        places = [Location(file=line.file, line=line.line) for line in off]
+        return "\n".join(f"{place(recording, x)}  {_SWITCH} is False: leave it out" for x in places)
     lines = []
     for model in _growing(recording):
         where = place(recording, model.call.location if model.call else None, "where it decodes")
@@ -187,7 +249,9 @@ FIX: FixSpec = FixSpec(
     p_helps=0.7,  # the repeated tokens are seen; the model may hide its attention
     needs_finding=True,
     refuses=refuses,
+    settings=settings,
     apply=apply,
+    edits=edits,
     location=location,
     instruction=instruction,
     refusals=[

@@ -115,7 +115,7 @@ def advice(recording: Recording) -> str | None:
 
 FIX = FixSpec(
     name="no GPU synchronization",
-    treats=("sync-in-step", "allocator-thrash"),
+    treats=("sync-in-step", "outputs-read-each-batch", "allocator-thrash"),
     keeps_results="exactly",
     p_helps=0.5,  # the wait is seen in the loop
     refuses=refuses,

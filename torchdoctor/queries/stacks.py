@@ -84,6 +84,10 @@ _JOINS = re.compile(r"(^|/)threading\.py (join|_join|_wait_for_tstate_lock)\b|_s
 # loader the gap begins at the end of a fetch, without one at the end of the step.
 _BETWEEN = ("before_forward", "after_step", "after_backward")
 _COMPUTING = ("forward", "backward", "optimizer")
+_MAKES_MODELS = re.compile(
+    r"nn/(init|parameter)\.py |nn/modules/|torch/(serialization|_weights_only_unpickler|_utils)\.py"
+    r"|safetensors|transformers/(modeling_utils|core_model_loading|initialization)\.py"
+)
 _SEVERAL = 1.5  # backwards a step: gradient accumulation, whose batches follow a backward
 _GAP_PHASES = {"loader": ("before_forward",), "backward": _BETWEEN}
 Role = Literal["prepares", "computes", "updates", "outside", "other"]
@@ -216,11 +220,28 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
     total = sum(row.count for row in recording.main.stacks if row.phase in _gap_phases(recording))
     if total == 0:  # it is surely preparation only where no loader feeds what a model's call ends
         surely = training_models(recording) and not training_loaders(recording)
-        return InlinePreparation(share=gap, top=None) if surely else None
+        share = gap * (1.0 - _making_part(recording))
+        return InlinePreparation(share=share, top=None) if surely and share > 0 else None
     preparing = rows_showing(recording, "prepares")
     lines = by_line(preparing)
     share = gap * sum(row.count for row in preparing) / total
     return InlinePreparation(share=share, top=lines[0].top) if lines else None
+
+
+def making_rows(recording: Recording) -> list[StackSample]:
+    """Return the samples in what makes or loads a module, outside of all calls of models."""
+    return [row for row in _beside_calls(recording) if _MAKES_MODELS.search(row.leaf)]
+
+
+def _beside_calls(recording: Recording) -> list[StackSample]:
+    return [row for row in recording.main.stacks if row.phase not in ("loader", *_COMPUTING)]
+
+
+def _making_part(recording: Recording) -> float:
+    """Return the part of the time between calls of models in which models are made."""
+    total = sum(row.count for row in _beside_calls(recording))
+    making = sum(row.count for row in making_rows(recording))
+    return making / total if recording.infers and total else 0.0
 
 
 def _gap_phases(recording: Recording) -> tuple[str, ...]:

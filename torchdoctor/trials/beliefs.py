@@ -47,10 +47,16 @@ class Arm:
     ceiling: float | None = None  # the speed-up at most, by the share of the step; None: not known
     risk: int = 0  # 0 same result, 1 rounding or order, 2 lower precision, 3 changes training
     owed: bool = False  # it is made for what was measured as a good part of the step
+    corrects: bool = False  # without it results are wrong: it is owed before all else
     switches: bool = False  # it can be switched on and off in a running program
     once_s: float = 0.0  # one-time cost of its first launch (compiling) in seconds
     may_reseed: bool = False  # only other seeds are likely to tell whether training changes
     plain: Members = frozenset()  # the arm without the fixes that only go with it
+
+    @property
+    def rank_of_correction(self) -> float:
+        """Return what comes first: what corrects results and does least beside it."""
+        return len(self.fixes) if self.corrects else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

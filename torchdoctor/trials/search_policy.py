@@ -275,7 +275,8 @@ class SearchPolicy:
         ]
         bounds = {name: math.log(arms[name].ceiling or 1.0) for name in cures}
         # Of two cures of one line, that of its own shape before one of calls of any kind.
-        for name in sorted(cures, key=lambda each: -bounds[each] * arms[each].p_helps):
+        cures.sort(key=lambda name: -bounds[name] * arms[name].p_helps)
+        for name in sorted(cures, key=lambda name: arms[name].rank_of_correction):
             members = frozenset([name])
             may_run = self._sets.may_run(members) and self._costs.fits(members)
             if bounds[name] > least and may_run:

@@ -25,6 +25,7 @@ _VARIABLES = (
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_VERBOSE",
     "NCCL_DEBUG",
+    "TOKENIZERS_PARALLELISM",
 )
 _COUNTED = ("zero_grad_to_zero", "gradcheck_calls", "schedulers", "clip_calls", "averaged_by_loop")
 _LOCATED = ("anomaly", "num_threads", "profiler", "zero_grad", "averaged")
