@@ -10,6 +10,7 @@ import pytest
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
+from torchdoctor.fixes._parts import asked_once
 from torchdoctor.schema import (
     Binding,
     Boundary,
@@ -715,3 +716,17 @@ def test_no_line_is_edited_for_what_a_library_makes(through: str | None, edited:
     loader = {"location": replace(HERE, through=through)}
     workers = catalogue.fixes()["loader-workers"]
     assert bool(workers.edits({"num_workers": 2}, recording(loader=loader))) == edited
+
+
+def test_what_a_fix_looks_for_in_the_source_is_looked_for_once_for_each_recording() -> None:
+    """What refuses a fix, bounds it and sets it walked through the same source three times."""
+    asked = []
+
+    def look(of: Recording) -> int:
+        asked.append(of)
+        return len(asked)
+
+    once = asked_once(look)
+    recordings = recording(), recording()
+    answers = [once(of) for of in (recordings[0], recordings[0], recordings[1], recordings[0])]
+    assert answers == [1, 1, 2, 3]

@@ -125,6 +125,10 @@ class AsTensorEdit(LineEdit, frozen=True, kw_only=True):
     joined: bool
 
 
+class ReadOriginalEdit(LineEdit, frozen=True, kw_only=True):
+    """Read the original in place of the only copy of a tensor that is made at `line`."""
+
+
 class OnDeviceEdit(LineEdit, frozen=True, kw_only=True):
     """`torch.zeros(...).to(device)` -> `torch.zeros(..., device=device)` at `line`."""
 

@@ -3,8 +3,10 @@
 In the user's process a fix gets a stand-in for each of them, which does nothing.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torchdoctor.queries.analysed import calls_of
 from torchdoctor.queries.hot_calls import sampled_calls
@@ -14,7 +16,24 @@ from torchdoctor.queries.torchrun_commands import EXAMPLE, one_machine, program
 from torchdoctor.queries.touched import calls
 from torchdoctor.schema import Location, Recording, Settings, StackSample, TensorCall, Touches
 
+Answer = TypeVar("Answer")
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
+
+
+def asked_once(ask: Callable[[Recording], Answer]) -> Callable[[Recording], Answer]:
+    """Return a function that keeps its answer for the recording that it was asked about last.
+
+    What refuses a fix, bounds it, sets it and edits the source asks the same, and reads the source.
+    """
+    last: list[tuple[Recording, Answer]] = []
+
+    @functools.wraps(ask)
+    def answer(recording: Recording) -> Answer:
+        if not last or last[0][0] is not recording:
+            last[:] = [(recording, ask(recording))]
+        return last[0][1]
+
+    return answer
 
 
 def hardly_waits(recording: Recording) -> str | None:

@@ -26,7 +26,7 @@ from typing import Any
 
 from torchdoctor.edits import Edit, RareCallEdit
 from torchdoctor.edits.unused_results import has_call, holds_collectives, reporter
-from torchdoctor.fixes._parts import SampledLines
+from torchdoctor.fixes._parts import SampledLines, asked_once
 from torchdoctor.queries.hot_calls import SampledCode, files_of_calls, hot_calls
 from torchdoctor.queries.lookup import place
 from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
@@ -34,6 +34,7 @@ from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSampl
 _EVERY = 10
 
 
+@asked_once
 def _calls(recording: Recording) -> list[tuple[SampledCode, tuple[str, str]]]:
     """Return the calls, each with file and name of the function that is to be called rarely."""
     calls = []

@@ -27,7 +27,7 @@ from typing import Any
 
 from torchdoctor.edits import Edit, KeptResultEdit
 from torchdoctor.edits.differing_calls import differs_each_call
-from torchdoctor.fixes._parts import SampledLines
+from torchdoctor.fixes._parts import SampledLines, asked_once
 from torchdoctor.queries.hot_calls import SampledCode, files_of_calls, hot_calls
 from torchdoctor.queries.lookup import place
 from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
@@ -39,6 +39,7 @@ _NEVER_SAME = ("__getitem__", "__getitems__", "__iter__", "__next__", "collate",
 _TRIED = 2
 
 
+@asked_once
 def _calls(recording: Recording) -> list[SampledCode]:
     return [
         call

@@ -29,6 +29,7 @@ import os
 import weakref
 from typing import Any
 
+from torchdoctor.edits import Edit, ReadOriginalEdit
 from torchdoctor.fixes._parts import SampledLines
 from torchdoctor.queries.copies import copies_tensors, copying_code
 from torchdoctor.schema import Example, FixSpec, Recording, Settings, StackSample
@@ -50,6 +51,12 @@ _LINES = SampledLines(
 def settings(recording: Recording) -> list[Settings]:
     rows = _rows(recording)
     return [{"file": rows[0].location.file, "lines": sorted({x.location.line for x in rows})}]
+
+
+def edits(settings: Settings, recording: Recording) -> list[Edit]:
+    # Of several lines a trial may have answered one alone: which copy was only read is not known.
+    lines = settings["lines"] if len(settings["lines"]) == 1 else []
+    return [ReadOriginalEdit(file=settings["file"], line=line) for line in lines]
 
 
 class _Watched:
@@ -158,6 +165,7 @@ FIX: FixSpec = FixSpec(
     apply=apply,
     location=_LINES.location,
     instruction=lambda settings, recording: FIX.permanent_form,
+    edits=edits,
     example=Example(
         code="""
 model, shared = torch.nn.Linear(4, 1), []
