@@ -19,16 +19,13 @@ from torchdoctor.trace.device_order import (
     UNEXPLAINED_NS,
     Cost,
     DeviceEvents,
-    HostPoints,
-    HostWaits,
-    Point,
     cross_stream_waits,
     device_events,
-    host_points,
-    host_waits,
     start_later_by,
     too_many_pairs,
 )
+from torchdoctor.trace.host_points import HostPoints, Point, host_points
+from torchdoctor.trace.host_waits import HostWaits, host_waits
 from torchdoctor.trace.timeline import Steps, Timeline
 
 ROOT = 0
