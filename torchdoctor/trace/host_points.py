@@ -93,9 +93,9 @@ def host_points(
     recorded = _recorded_points(trace, timeline, window, events, waits, main)
     begin = int(timeline.steps.host_start[window[0]])
     bursts = _bursts(trace, threads, recorded, main, begin)
-    found = _joined([recorded, _points_of_hand_over(bursts, main)])
-    order = np.lexsort((found.kind, found.time, found.thread))
-    points = _chained(threads, _Points(*(column[order] for column in found)))
+    unordered = _joined([recorded, _points_of_hand_over(bursts, main)])
+    order = np.lexsort((unordered.kind, unordered.time, unordered.thread))
+    points = _chained(threads, _Points(*(column[order] for column in unordered)))
     _tie_to_main(points, bursts, np.argsort(order), main)
     return points
 

@@ -58,9 +58,9 @@ def host_waits(trace: Trace, events: DeviceEvents, rows: Ints) -> HostWaits:
         (Cost.RUNTIME, _event_synchronisations(trace, events, rows)),
     )
     return HostWaits(
-        call=np.concatenate([found.call for _, found in waits]),
-        event=np.concatenate([found.event for _, found in waits]),
-        cost=np.concatenate([np.full(len(found.call), cost) for cost, found in waits]),
+        call=np.concatenate([pairs.call for _, pairs in waits]),
+        event=np.concatenate([pairs.event for _, pairs in waits]),
+        cost=np.concatenate([np.full(len(pairs.call), cost) for cost, pairs in waits]),
     )
 
 
