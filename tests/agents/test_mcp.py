@@ -214,6 +214,11 @@ def test_every_tool_says_what_it_takes() -> None:
         ("report --status /runs/1", "run_trials", {"run_folder": "/runs/1"}),
         ("report --format json --status /runs/1", "run_trials", {"run_folder": "/runs/1"}),
         ("explain data-wait", "explain", {"id": "data-wait"}),
+        (
+            "gate --format json --baseline /runs/1/report.json -- python a.py",
+            "gate",
+            {"program": ["python", "a.py"], "baseline": "/runs/1/report.json"},
+        ),
         ("patch /runs/1 --apply", "patch", {"run_folder": "/runs/1"}),
         ("patch /runs/1 --fixes a,b", "patch", {"run_folder": "/runs/1", "fixes": ["a", "b"]}),
         (

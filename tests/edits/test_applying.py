@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -101,6 +103,33 @@ def test_the_newest_runs_patch_is_applied_as_git_would_and_taken_back(name, text
 def git(folder: Path, *words: str) -> None:
     named = ["-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", *named, *words], cwd=folder, check=True, capture_output=True)
+
+
+def test_json_of_an_applied_patch_leads_to_its_check_and_not_to_its_undoing(tmp_path) -> None:
+    """`next` was `--undo` then: who followed it had nothing changed in the end."""
+    measured(tmp_path)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "train.py")
+    git(tmp_path, "commit", "-qm", "first")
+    shown = json.loads(patch(tmp_path, "--fixes", "cpu-threads", "--format", "json").stdout)
+    apply = shlex.split(shown["summary"]["next"]["command"])
+    assert apply[-3:] == ["--fixes", "cpu-threads", "--apply"], "it applied all that is recommended"
+    applied = json.loads(patch(tmp_path, *apply[2:]).stdout)
+    assert (tmp_path / "train.py").read_text().count("num_workers") == 0
+    following = applied["summary"]["next"]
+    assert following == applied["check"]
+    assert following["command"] == "torchdoctor gate --format json --against HEAD -- train.py"
+    assert applied["undo"].endswith("--undo")
+    assert patch(tmp_path, *shlex.split(applied["undo"])[2:]).returncode == 0
+    assert (tmp_path / "train.py").read_text() == SCRIPT
+
+
+def test_json_of_a_proven_patch_that_is_applied_leaves_nothing_to_do(tmp_path) -> None:
+    interval = Interval(estimate=2.0, low=1.9, high=2.1)
+    measured(tmp_path, patch_trial=PatchTrial(speedup=interval, numerics="identical", pairs=6))
+    applied = json.loads(patch(tmp_path, "--apply", "--format", "json").stdout)
+    assert applied["changed"] and applied["summary"]["next"] is None
+    assert applied["check"] is None, "two launches and no commit are nothing to compare with"
 
 
 def test_a_file_with_uncommitted_changes_is_left_alone_without_force(tmp_path) -> None:

@@ -14,10 +14,19 @@ from samples import SAMPLES, loader_bound, refused_heavy
 from torchdoctor.reports import status
 from torchdoctor.reports.summary import of_report, summarized
 from torchdoctor.reports.wording import program_failed
-from torchdoctor.schema import Evidence, ProgramFailure, ProgressEvent, Report
+from torchdoctor.schema import (
+    Evidence,
+    Finding,
+    PatchTrial,
+    ProgramFailure,
+    ProgressEvent,
+    Report,
+)
 from torchdoctor.schema.errors import ProgramFailed, UsageError
 from torchdoctor.schema.record_files import decode_report, encode, encoded, write_record
+from torchdoctor.schema.report import OtherLoad
 from torchdoctor.schema.summary import MOST_BYTES
+from torchdoctor.schema.verdict import Quote
 
 
 def bytes_of(report: Report) -> int:
@@ -51,6 +60,51 @@ def test_what_is_recommended_is_what_comes_next() -> None:
     assert answer.recommendation is not None and answer.recommendation.speedup is not None
     assert answer.patch is not None and answer.next is not None
     assert answer.next.command == f"{answer.patch} --apply"
+
+
+def test_a_patch_of_one_pair_is_not_said_to_be_measured_by_those_of_the_fix() -> None:
+    """The evidence gave the patch all pairs, and `next` said that it is not proven."""
+    report = loader_bound()
+    speedup = report.recommendation.speedup
+    assert speedup is not None
+    recommended = dataclasses.replace(
+        report.recommendation,
+        handed_out="patch",
+        pairs=2,
+        patch_fixes=[fix.fix for fix in report.recommendation.fixes],
+        patch_trial=PatchTrial(speedup=speedup, numerics="identical", pairs=1),
+    )
+    told = of_report(dataclasses.replace(report, recommendation=recommended))
+    assert told.recommendation is not None and told.next is not None
+    assert "the patch alone is not proven (1 pair)" in told.recommendation.evidence
+    assert "--apply" not in told.next.command
+
+
+def test_waste_that_the_verdict_closes_with_is_among_the_causes() -> None:
+    """86 % of the tokens were padding, and an agent read of too many threads alone."""
+    report = loader_bound()
+    waste = Finding(
+        check="padded-tokens",
+        severity="high",
+        evidence=[Evidence(fact="padding", sentence="86 % of the tokens are padding.")],
+    )
+    verdict = dataclasses.replace(
+        report.diagnosis.verdict, closing=[Quote(check="padded-tokens", facts=["padding"])]
+    )
+    told = dataclasses.replace(
+        report.diagnosis, findings=[*report.diagnosis.findings, waste], verdict=verdict
+    )
+    cause = of_report(dataclasses.replace(report, diagnosis=told)).cause
+    assert cause is not None and cause.startswith(str(of_report(report).cause))
+    assert cause.endswith("padded-tokens: 86 % of the tokens are padding.")
+
+
+def test_a_speedup_of_a_busy_machine_is_said_to_be_one() -> None:
+    report = loader_bound()
+    assert "busy" not in of_report(report).recommendation.evidence
+    load = OtherLoad(held=1.5, usable=2)
+    told = of_report(dataclasses.replace(report, other_load=load)).recommendation
+    assert told is not None and "on a busy machine" in told.evidence
 
 
 def test_an_interrupted_run_is_repeated_and_one_without_fixes_goes_on() -> None:

@@ -5,8 +5,9 @@ Each call pays for its Python, its operators' start and one reading of all weigh
 there already could share them in one call.
 
 ## What to do
-Give the model several inputs at once: `batch_size=` of the loader or the pipeline, or
-`torch.stack(inputs)`. Pad those of other lengths.
+Give the model several inputs at once: `batch_size=` of the loader or the pipeline,
+`torch.cat(inputs)` of batches of one, or `torch.stack(inputs)` of inputs without that dimension.
+Pad those of other lengths.
 
 ## How it is measured
 The probe notes the sizes of each model's inputs. All calls get one row, and one follows the other:

@@ -6,8 +6,9 @@ again, or a buffer is filled. That takes as long for a short epoch as for a long
 no faster sample makes it shorter.
 
 ## What to do
-Make epochs longer (a larger `num_samples`), draw once for several epochs, or draw from cumulative
-weights that are made once (`np.searchsorted(cumulative, rng.random(n))`).
+Make epochs longer (a larger `num_samples`), draw once for several epochs, or draw from sums of
+weights that are made once: with `sums = np.cumsum(weights)`, each epoch takes
+`np.searchsorted(sums, rng.random(n) * sums[-1], side="right")`.
 
 ## How it is measured
 The probe times each wait for a batch. What the first one of an epoch takes beyond a usual one is

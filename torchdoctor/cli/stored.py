@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -288,7 +288,8 @@ def _patched(
         for line in lines:
             say(line)
     else:
-        _print_patch(printed, [*proof, *lines], [str(path) for path in made], file, format)
+        changed = [str(path) for path in made]
+        _print_patch(read, printed, [*proof, *lines], changed, _commands_of(file, asked), format)
     return bool(made)
 
 
@@ -308,31 +309,74 @@ def _print_undone(files: list[str], format: str) -> None:
         say(f"{mark}{path} is as it was before the patch.", error=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Commands:
+    """What the report of a patch is called in commands."""
+
+    show: str  # the command that prints it
+    report: str  # the path of report.json
+
+
+def _commands_of(file: Path, asked: Sequence[str]) -> _Commands:
+    from torchdoctor.schema.record_files import REPORT_NAME
+
+    named = shlex.quote(str(file))
+    only = "".join(f" --fixes {shlex.quote(fix)}" for fix in asked)
+    report = file / REPORT_NAME if file.is_dir() else file
+    return _Commands(show=f"torchdoctor patch {named}{only}", report=str(report.absolute()))
+
+
 def _print_patch(
-    printed: "_Printed", told: list[str], changed: list[str], file: Path, format: str
+    report: Report,
+    printed: "_Printed",
+    told: list[str],
+    changed: list[str],
+    commands: _Commands,
+    format: str,
 ) -> None:
     """Print the diff and all that is said of it, as JSON or Markdown."""
-    command = f"torchdoctor patch {shlex.quote(str(file))}"
-    following = None
-    if changed:
-        undo = f"{command} --undo"
-        following = NextCommand(command=undo, why="It takes the change back, if ever needed.")
-    elif printed.diff:
-        following = NextCommand(command=f"{command} --apply", why="It changes the files so.")
-    if format == "json":
-        sentence = told[0] if told else "There is no diff."
-        names = [fix.fix for fix in printed.edited]
-        print_json(
-            Summary(sentence=sentence, patch=command, next=following),
-            diff=printed.diff,
-            folder=printed.folder,
-            fixes=names,
-            changed=changed,
-            remarks=told,
-        )
+    if format == "markdown":
+        fence = f"````diff\n{visible(printed.diff)}````\n\n" if printed.diff else ""
+        print_text(fence + "".join(f"- {clean(line)}\n" for line in told))
         return
-    fence = f"````diff\n{visible(printed.diff)}````\n\n" if printed.diff else ""
-    print_text(fence + "".join(f"- {clean(line)}\n" for line in told))
+    from torchdoctor.reports import handed_out
+    from torchdoctor.reports.summary import answering_json
+
+    run = handed_out.patch_run(report, set_of(printed.edited))
+    check = _check_of_patch(report, commands.report) if printed.diff else None
+    following = None
+    if printed.diff and not changed:
+        following = NextCommand(command=f"{commands.show} --apply", why="It changes the files so.")
+    elif changed and not (run is not None and run.proven):
+        following = check
+    print_json(
+        Summary(
+            sentence=told[0] if told else "There is no diff.", patch=commands.show, next=following
+        ),
+        diff=printed.diff,
+        folder=printed.folder,
+        fixes=[fix.fix for fix in printed.edited],
+        changed=changed,
+        remarks=told,
+        check=None if check is None else answering_json(check),
+        undo=f"{commands.show} --undo" if changed else None,
+    )
+
+
+def _check_of_patch(report: Report, path: str) -> NextCommand | None:
+    """Return the gate that measures an applied patch; None: there is nothing to compare with."""
+    from torchdoctor.gate.stored import FEWEST_STORED
+
+    folder = Path(report.workload.cwd)
+    if len(report.baseline.launches_s) >= FEWEST_STORED:
+        reference = f"--baseline {shlex.quote(path)}"
+    elif any((place / ".git").exists() for place in (folder, *folder.parents)):
+        reference = "--against HEAD"
+    else:
+        return None
+    command = f"torchdoctor gate {reference} -- {shlex.join(report.workload.command)}"
+    why = "Once the patch is applied, it measures the changed program against the old one."
+    return NextCommand(command=command, why=why)
 
 
 @dataclass(frozen=True, kw_only=True)

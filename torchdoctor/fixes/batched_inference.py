@@ -11,7 +11,7 @@ Each answer comes when its whole batch is done, so it may come later. Memory gro
 
 ## Make it permanent
     with torch.inference_mode():
-        outputs = model(torch.stack(inputs))   # several inputs at once, padded to one size
+        outputs = model(torch.cat(inputs))   # batches of one; torch.stack(inputs) if they are none
 
 ## Sources
 - vLLM, Optimization and Tuning: https://docs.vllm.ai/en/latest/configuration/optimization.html

@@ -12,8 +12,10 @@ The model computes the padding too: linear layers in proportion to it, attention
 An output of another length than the fixed one, where the program counts on it.
 
 ## Make it permanent
+    # in the collate_fn, for each batch by itself; pad: the token of the padding
     tokenizer(sentences, padding="longest", return_tensors="pt")   # not padding="max_length"
     ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)  # not a fixed length
+    torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
 
 ## Sources
 - Hugging Face, Padding and truncation:

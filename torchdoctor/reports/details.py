@@ -165,10 +165,15 @@ def lines_about(report: Report, ident: str) -> list[str]:
             lines.append("  ".join(_cost_and_place(report, finding)))
             lines += [clean(proof.sentence) for proof in finding.evidence]
     for trial in report.trials:
-        if ident in trial.fixes and trial.speedup is not None:
-            name = fixes_with_settings(trial.fixes)
+        if ident not in trial.fixes:
+            continue
+        name = fixes_with_settings(trial.fixes)
+        if trial.speedup is not None:
             gain = f"{verdict_of(trial)}, {speedup(trial.speedup, trial.pairs)}"
             lines.append(f"{name}: {gain}, {compared(report)} {training(trial.numerics)}")
+        elif trial.reason:
+            ended = trial.verdict if trial.verdict in ("refused", "failed") else "not measured"
+            lines.append(f"{name}: {ended}: {clean(trial.reason)}")
     return [f"- {line}" for line in lines if line]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchdoctor.advice import catalogue
-from torchdoctor.queries.hardware import load_of
 from torchdoctor.queries.outcomes import is_proven, most_promising, value_of
 from torchdoctor.reports import (
     efficiency,
@@ -206,9 +205,7 @@ def _recommended_title(report: Report) -> tuple[str, str]:
     pairs = recommended.pairs
     if interval is None:
         return _RECOMMENDED, "not measured all together"
-    load = load_of([report.sensors], report.environment.usable_cpus)
-    is_busy = load is not None or bool(other_load.held(report))
-    busy = ", on a busy machine" * is_busy
+    busy = ", on a busy machine" if other_load.is_busy(report) else ""
     if interval.low <= 1:
         return _UNPROVEN, f"measured {speedup(interval)}"
     if not is_proven(interval, pairs):

@@ -1,6 +1,6 @@
 """What other programs held while fixes were tried, as sentences for every kind of report."""
 
-from torchdoctor.queries.hardware import much_load
+from torchdoctor.queries.hardware import load_of, much_load
 from torchdoctor.reports.document import Block, KeyFigures
 from torchdoctor.schema import Report
 
@@ -14,6 +14,12 @@ def held(report: Report) -> str:
         f"Other programs held {load.held:.1f} of {load.usable:g} processors while fixes were "
         "tried: speed-ups, above all of workers and threads, are those of a busy machine."
     )
+
+
+def is_busy(report: Report) -> bool:
+    """Return True where others held much of the machine, as it was observed or at the trials."""
+    observed = load_of([report.sensors], report.environment.usable_cpus)
+    return observed is not None or bool(held(report))
 
 
 def undecided(report: Report) -> list[Block]:

@@ -11,7 +11,7 @@ import msgspec
 
 from torchdoctor.advice import catalogue
 from torchdoctor.queries.outcomes import is_proven
-from torchdoctor.reports import efficiency, handed_out, wording
+from torchdoctor.reports import efficiency, handed_out, other_load, wording
 from torchdoctor.reports.document import prose
 from torchdoctor.reports.verdict import statements
 from torchdoctor.schema import Location, RecommendedFix, Report, set_of
@@ -38,10 +38,15 @@ def summarized(report: Report) -> Report:
 def with_json(summary: Summary) -> Summary:
     """Return the summary for one who asked for JSON: the next command prints JSON as well."""
     following = summary.next
-    if following is None or _AS_JSON in following.command:
-        return summary
+    return summary if following is None else replace(summary, next=answering_json(following))
+
+
+def answering_json(following: NextCommand) -> NextCommand:
+    """Return the same command with `--format json`, which each of ours takes."""
+    if _AS_JSON in following.command:
+        return following
     command = _COMMAND.sub(lambda its: its[0] + _AS_JSON, following.command)
-    return replace(summary, next=replace(following, command=command))
+    return replace(following, command=command)
 
 
 def of_report(report: Report) -> Summary:
@@ -116,9 +121,18 @@ def _recommended(report: Report) -> SummarizedFixes:
     pairs = f"{counted(chosen.pairs, 'pair')} of launches"
     beside = " side by side" if report.baseline.measured == "side by side" else ""
     edited = chosen.handed_out == "patch"
+    run = handed_out.patch_run(report, set_of(chosen.fixes)) if edited else None
     how = "as a patch applied to a copy" if edited else "switched on at run time"
-    parts = [f"measured {how}, {pairs}{beside}", handed_out.training_words(report, chosen.numerics)]
-    if not is_proven(chosen.speedup, chosen.pairs):
+    if run is not None and run.pairs < chosen.pairs:
+        how = "at run time and as a patch applied to a copy"
+    busy = ", on a busy machine" if other_load.is_busy(report) else ""
+    parts = [
+        f"measured {how}, {pairs}{beside}{busy}",
+        handed_out.training_words(report, chosen.numerics),
+    ]
+    if run is not None and not run.proven:
+        parts.append(f"the patch alone is not proven ({counted(run.pairs, 'pair')})")
+    elif not is_proven(chosen.speedup, chosen.pairs):
         parts.append("not proven")
     names = fixes_with_settings(set_of(chosen.fixes))
     return SummarizedFixes(fixes=names, speedup=chosen.speedup, evidence="; ".join(parts))
@@ -130,10 +144,14 @@ def _place(location: Location | None, report: Report) -> str | None:
 
 
 def _cause(report: Report) -> str | None:
-    finding = report.diagnosis.explaining
-    if finding is None:
-        return report.diagnosis.detail
-    return _of_check(finding.check, [x.sentence for x in finding.evidence])
+    """Return what explains the bottleneck, and the waste that the verdict closes with."""
+    diagnosis = report.diagnosis
+    finding = diagnosis.explaining
+    causes = [] if finding is None else [finding]
+    closing = {quote.check for quote in diagnosis.verdict.closing}
+    causes += [x for x in diagnosis.findings if x.check in closing and x != finding]
+    told = [_of_check(x.check, [proof.sentence for proof in x.evidence]) for x in causes]
+    return " ".join(told) or diagnosis.detail
 
 
 def _of_check(check: str, evidence: Sequence[str]) -> str:

@@ -45,6 +45,8 @@ def _call(words: Sequence[str], folder: str) -> tuple[str, dict[str, Any]] | Non
         case ["patch", run_folder, "--fixes", idents] | ["patch", "--fixes", idents, run_folder]:
             arguments = {"run_folder": run_folder, "fixes": idents.split(","), "folder": folder}
             return "patch", arguments
+        case ["gate", ("--against" | "--baseline") as option, reference, "--", *program]:
+            return "gate", {"program": program, option[2:]: reference, "folder": folder}
         case ["run", *options_and_program]:
             asked = _of_run(options_and_program)
             return None if asked is None else ("run_trials", {**asked, "folder": folder})

@@ -22,7 +22,6 @@ from torchdoctor.cli.mcp.commands import (
 from torchdoctor.cli.mcp.next_call import as_call, call
 from torchdoctor.reports.status import STATUS_NAME
 from torchdoctor.schema.errors import Inconclusive, UsageError
-from torchdoctor.schema.record_files import REPORT_NAME
 
 _LONGEST_WAIT_S = 40  # many clients give up after a minute, and processes start and end in it
 
@@ -224,20 +223,7 @@ class Tools:
         only = [f"--fixes={','.join(asked.fixes)}"] if asked.fixes else []
         told = await self._commands.answer(["patch", *only], run, folder)
         answer = {name: told[name] for name in ("diff", "folder", "fixes", "remarks")}
-        return {**answer, "next": await self._check_of_patch(told, run, folder)}
-
-    async def _check_of_patch(
-        self, told: dict[str, Any], run: list[str], folder: str
-    ) -> dict[str, Any] | None:
-        """Return the gate that measures a patch once the agent has applied it."""
-        if not told["diff"]:
-            return None
-        report = await self._commands.answer(["report"], run, folder)
-        program = report["workload"]["command"]
-        baseline = str(Path(report["run_folder"] or "", REPORT_NAME))
-        why = "Apply the diff first; this then measures the changed program against the old one."
-        arguments = {"program": program, "baseline": baseline, "folder": folder}
-        return call("gate", arguments, why)
+        return {**answer, "next": as_call(told["check"], folder)}
 
     async def gate(self, asked: Gate) -> dict[str, Any]:
         """Start a gate, or say where one stands."""
