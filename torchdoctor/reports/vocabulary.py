@@ -13,17 +13,27 @@ _STEP = {
 }
 
 
+def unit_of(kind: str, boundary: str | None) -> str:
+    """Return what a step is called: a batch or a call where a program infers.
+
+    `kind`: training or inference; `boundary`: the kind of what separates two steps.
+    """
+    return _CALLED.get(boundary or "", "step") if kind == "inference" else "step"
+
+
+def several(unit: str) -> str:
+    """Return what several of a unit are called."""
+    return f"{unit}es" if unit.endswith("ch") else f"{unit}s"
+
+
 def step_of(report: Report) -> str:
-    """Return what a step of the program is called: a batch or a call, where it infers."""
-    if report.kind != "inference" or report.steps is None:
-        return "step"
-    return _CALLED.get(report.steps.boundary.kind, "step")
+    """Return what a step of the program is called."""
+    return unit_of(report.kind, report.steps.boundary.kind if report.steps is not None else None)
 
 
 def steps_of(report: Report) -> str:
     """Return what several steps of the program are called."""
-    step = step_of(report)
-    return f"{step}es" if step.endswith("ch") else f"{step}s"
+    return several(step_of(report))
 
 
 def compared(report: Report) -> str:

@@ -122,12 +122,15 @@ class Alerts:
         followed.regime = int(step)
         if shift.ratio < 1 or not all(map(len, both)):
             return
-        slowest, change = self._slowest(followed, at_ns, Change(*map(tables.level_of, both)))
+        before, after = map(tables.level_of, both)
+        change = Change(before, after, followed.process.unit)
+        slowest, change = self._slowest(followed, at_ns, change)
         cause = cause_of(change)
         rank = slowest.process.rank
         where = f"on rank {rank} " if rank is not None else ""
         slower = ratio(change.ratio("step_s"))
-        text = f"Training is {slower}x slower since {{since}}: {where}{cause.clause}. {cause.todo}"
+        program = "Inference" if slowest.process.infers else "Training"
+        text = f"{program} is {slower}x slower since {{since}}: {where}{cause.clause}. {cause.todo}"
         at_there = at_ns + (followed.unix_s(0) - slowest.unix_s(0)) * 1e9
         yield slowest.alert("slower", text, at_there, step, cause.name)
 
@@ -137,7 +140,8 @@ class Alerts:
         for other in self.followed.values() if change.share("exchange") > 0.5 else ():
             rows = _around(other, at_ns + (followed.unix_s(0) - other.unix_s(0)) * 1e9)
             if all(map(len, rows)):
-                there = Change(*map(tables.level_of, rows))
+                before, after = map(tables.level_of, rows)
+                there = Change(before, after, change.unit)
                 if there.rise("exchange") < change.rise("exchange"):
                     slowest = other
                     change = there
@@ -190,9 +194,10 @@ def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
             continue  # it has moved as much before
         each = rise / max(steps[0] - steps[low], 1)
         size = memory(each) if each >= 1e6 else f"{each / 1e3:.3g} kB"
+        unit = followed.process.unit
         of = f" of {memory(limit)}" if math.isfinite(limit) else ""
         text = (
-            f"Memory grows by {size} a step since {{since}} and will be full{of} at about step "
+            f"Memory grows by {size} a {unit} since {{since}} and will be full{of} at about {unit} "
             f"{steps[0] + free / each:,.0f}, in {duration(free * passed_s / rise)}. Look for "
             "tensors kept with their graph (use .item() or .detach()) and for lists that grow."
         )
@@ -206,10 +211,12 @@ def _starved(followed: Followed) -> Iterator[Alert]:
     recent = followed.table
     share = float(np.median(recent["wait"] / recent["step_s"]))
     if share >= _STARVED:
-        workers = followed.process.num_workers
+        process = followed.process
+        workers = process.num_workers
         text = (
             f"The loader{'' if workers is None else f' (num_workers={workers})'} starves the "
-            f"training: {percent(share)} of each step since {{since}} is a wait for data. "
+            f"{'model' if process.infers else 'training'}: {percent(share)} of each "
+            f"{process.unit} since {{since}} is a wait for data. "
             "`torchdoctor report` tells the command that tries remedies."
         )
         yield followed.alert("starved", text, recent["begin_ns"][0], recent["first_step"][0])

@@ -1,4 +1,4 @@
-"""Name the cause of a slower training: by the part of the step that grew, and what grew with it.
+"""Name the cause of a slower program: by the part of the step that grew, and what grew with it.
 
 The rules are asked from the top; a rule above explains what rules below it would also find.
 """
@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from torchdoctor.reports.vocabulary import several
 from torchdoctor.schema.figures import percent, seconds
 from torchdoctor.watch.recording import PHASES
 
@@ -21,7 +22,7 @@ _SHOWN = {
     "evaluation": ("evaluation", "communication"),
     "checkpoint": ("checkpoints", "memset"),
     "gc": ("garbage collection", "other"),
-    "other": ("the rest of the step", "other"),
+    "other": ("other code", "other"),
 }
 PHASE_NAMES = {phase: name for phase, (name, _) in _SHOWN.items()}
 PHASE_COLOURS = {phase: colour for phase, (_, colour) in _SHOWN.items()}  # of a bar's parts
@@ -33,6 +34,7 @@ class Change:
 
     before: Mapping[str, float]
     after: Mapping[str, float]
+    unit: str = "step"  # what a step is called
 
     def rise(self, name: str) -> float:
         """Return how much larger a column has become; 0 where it was not measured."""
@@ -58,14 +60,18 @@ class Change:
         """Return what a rate a second is for each step, before and after."""
         return tuple(x[rate] * x["step_s"] for x in (self.before, self.after))  # type: ignore[return-value]
 
-    def told(self, name: str, unit: Callable[[float], str] = seconds) -> str:
+    def told(self, name: str, figure: Callable[[float], str] = seconds) -> str:
         """Return the two figures as "from 2 ms to 14 ms"."""
-        return f"from {unit(self.before[name])} to {unit(self.after[name])}"
+        return f"from {figure(self.before[name])} to {figure(self.after[name])}"
+
+    def told_of_each(self, name: str) -> str:
+        """Return two times as "from 2 ms to 14 ms a step"."""
+        return f"{self.told(name)} a {self.unit}"
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What changed with the training: a clause, and a sentence that says what to do."""
+    """What changed with the program: a clause, and a sentence that says what to do."""
 
     name: str
     clause: str
@@ -76,7 +82,7 @@ Rule = Callable[[Change], "Cause | None"]
 
 
 def cause_of(change: Change) -> Cause:
-    """Return the cause of a slower training."""
+    """Return the cause of a slower program."""
     return next(filter(None, (rule(change) for rule in RULES)), None) or _phase(change)
 
 
@@ -102,7 +108,8 @@ def _recompilation(change: Change) -> Cause | None:
     share = max(change.rise("recompiled"), change.rise("new_input"))
     if share < 0.02 or change.share("forward", "backward", "other") < _MOST:
         return None
-    clause = f"{percent(share)} of the steps bring a shape that the model never had"
+    units = several(change.unit)
+    clause = f"{percent(share)} of the {units} bring a shape that the model never had"
     if change.rise("recompiled") < 0.02 and change.explains(change.ratio("elements")):
         return None  # larger inputs are enough to explain it
     todo = "Pad inputs to a few shapes, or use torch.compile(dynamic=True)."
@@ -113,7 +120,7 @@ def _recompilation(change: Change) -> Cause | None:
 def _garbage(change: Change) -> Cause | None:
     if change.share("gc") < 0.4:
         return None
-    clause = f"pauses of Python's garbage collector have grown {change.told('gc')} a step"
+    clause = f"pauses of Python's garbage collector have grown {change.told_of_each('gc')}"
     todo = "Find what makes many objects, or call gc.freeze() before the loop and collect rarely."
     return Cause("gc", clause, todo)
 
@@ -178,21 +185,23 @@ def _cpu_shared(change: Change) -> Cause | None:
 def _exchange(change: Change) -> Cause | None:
     if change.share("exchange") < _MOST:
         return None
-    clause = f"the wait for other ranks has grown {change.told('exchange')} a step"
+    clause = f"the wait for other ranks has grown {change.told_of_each('exchange')}"
     return Cause("rank", clause, "Look at the slowest rank: `torchdoctor report` names it.")
 
 
 def _data(change: Change) -> Cause | None:
     if change.share("wait") < _MOST:
         return None
-    clause = f"the wait for data has grown {change.told('wait')} a step"
+    clause = f"the wait for data has grown {change.told_of_each('wait')}"
     before, after = change.each_step("tree_cpu_s")
     pressed = change.rise("io_pressure_s") > 0.1 or change.rise("iowait_s") > 0.2
     more_work = after > 1.2 * before and after - before > 0.2 * change.rise("step_s")
     _, reads = change.each_step("read_ops")
     reads /= change.after["samples"] if change.after["samples"] > 0 else 1.0
     if more_work and not pressed:
-        clause += f", and a step uses more CPU time ({seconds(before)}, now {seconds(after)})"
+        clause += (
+            f", and a {change.unit} uses more CPU time ({seconds(before)}, now {seconds(after)})"
+        )
         todo = "Look at what the dataset computes since then; more workers may hide it."
         return Cause("loader", clause, todo)
     if pressed or reads > 0.5:
@@ -206,7 +215,7 @@ def _data(change: Change) -> Cause | None:
 def _phase(change: Change) -> Cause:
     """Return the phase that grew most, where nothing that was measured explains it."""
     name = max(PHASES, key=change.rise)
-    clause = f"{PHASE_NAMES[name]} has grown {change.told(name)} a step"
+    clause = f"{PHASE_NAMES[name]} has grown {change.told_of_each(name)}"
     todo = "Nothing else that torchdoctor measures has changed with it: look at your last changes."
     return Cause(name, clause, todo)
 

@@ -11,6 +11,7 @@ from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.document import Block, KeyFigures, sections, sentences, table
 from torchdoctor.reports.formats import program
 from torchdoctor.reports.pictures import Picture, rounded, thinned, times_drawn
+from torchdoctor.reports.vocabulary import several
 from torchdoctor.schema import RankTime
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.figures import (
@@ -105,9 +106,10 @@ def _answer(summary: Summary) -> list[Block]:
     if summary.median_step_s is None or summary.best_step_s is None:
         return [doc.Sentence(summary.ending, "strong")]
     blocks: list[Block] = [doc.Sentence(summary.cause, "strong")]
+    units = several(summary.unit)
     steps = f"{summary.steps:,}"
     median = f"median {seconds(summary.median_step_s)}"
-    title = f"{steps} steps"
+    title = f"{steps} {units}"
     figure = median
     rows = []
     if summary.best_of_s >= MEAN_S:  # of a shorter run the best part is noise
@@ -117,11 +119,13 @@ def _answer(summary: Summary) -> list[Block]:
         at_best_s = summary.best_step_s * summary.steps
         if (gain := summary.training_s / max(at_best_s, 1e-9)) >= _WORTH:
             whole = f"{duration(at_best_s)}, not {duration(summary.training_s)}"
-            figure = f"all steps take {whole} ({ratio(gain)}x)"
-        rows.append(("steps", f"{steps}, {median}"))
+            figure = f"all {units} take {whole} ({ratio(gain)}x)"
+        rows.append((units, f"{steps}, {median}"))
     if summary.drift is not None:
         why = f": {summary.drift_cause}" if summary.drift_cause else ""
-        rows.append(("last quarter", f"{ratio(summary.drift)}x a step of the first quarter{why}"))
+        rows.append(
+            ("last quarter", f"{ratio(summary.drift)}x a {summary.unit} of the first quarter{why}")
+        )
     blocks.append(KeyFigures(title, figure, rows))
     if summary.trying:
         told = ""
@@ -156,7 +160,14 @@ def _periods(summary: Summary) -> list[Block]:
         ]
         for period in summary.periods
     ]
-    columns = ["steps", "from", "a step", "samples/s", *(PHASE_NAMES[name] for name in shown)]
+    unit = summary.unit
+    columns = [
+        several(unit),
+        "from",
+        f"a {unit}",
+        "samples/s",
+        *(PHASE_NAMES[name] for name in shown),
+    ]
     return table(columns, rows)
 
 
@@ -165,7 +176,7 @@ def _slowest(summary: Summary) -> list[Block]:
         [f"{slow.step:,}", clock(slow.t_unix_s), seconds(slow.step_s), slow.cause]
         for slow in summary.slowest
     ]
-    return table(["step", "at", "took", "mostly"], rows)
+    return table([summary.unit, "at", "took", "mostly"], rows)
 
 
 def _costs(summary: Summary) -> list[Block]:
@@ -180,7 +191,9 @@ def _costs(summary: Summary) -> list[Block]:
             lines.append(f"{each}, {spent} in all ({percent(spent_s / whole)}).")
     if summary.own_cost is not None:
         cost = f"{speedup(summary.own_cost)} the time of one without"
-        lines.append(f"A step with torchdoctor's hooks takes {cost}, measured in this run.")
+        lines.append(
+            f"A {summary.unit} with torchdoctor's hooks takes {cost}, measured in this run."
+        )
     if summary.ranks and not summary.rank_sentence:
         waiting = percent(summary.rank_waiting)
         lines.append(f"The ranks are even: they wait {waiting} of each step for the slowest.")
@@ -219,11 +232,12 @@ def pictures(run: WatchedRun, summary: Summary) -> list[Picture]:
     step_s = np.asarray(tables.training_s(steps) / steps.steps)
     at_s = (steps.start_ns - steps.start_ns[0]) / 1e9
     drawn = times_drawn(at_s, step_s, {"steps with an evaluation": steps.rows["evaluation"] > 0})
-    caption = f"A step takes {seconds(summary.median_step_s)} (median), without evaluation."
-    shown = [Picture(key="steps", title="The time of every step", caption=caption, drawn=drawn)]
+    unit = summary.unit
+    caption = f"A {unit} takes {seconds(summary.median_step_s)} (median), without evaluation."
+    shown = [Picture(key="steps", title=f"The time of every {unit}", caption=caption, drawn=drawn)]
     rows = [
         {
-            "label": f"{clock(period.t_unix_s)}, from step {period.first_step:,}",
+            "label": f"{clock(period.t_unix_s)}, from {unit} {period.first_step:,}",
             "s": period.step_s,
             "parts": [
                 {"key": PHASE_COLOURS[x], "label": PHASE_NAMES[x], "share": spent / period.step_s}
@@ -233,7 +247,7 @@ def pictures(run: WatchedRun, summary: Summary) -> list[Picture]:
         }
         for period in summary.periods
     ]
-    title = "Where a step's time went, over the run"
+    title = f"Where a {unit}'s time went, over the run"
     if rows:
         shown.append(Picture(key="time", title=title, caption=summary.cause, drawn={"rows": rows}))
     shown.append(_machine(run, log.process.host, float(steps.start_ns[0])))
@@ -250,7 +264,7 @@ def _slowest_first(summary: Summary) -> list[RankTime]:
 
 def _machine(run: WatchedRun, host: str, begin_ns: float) -> Picture:
     rows = run.machines.get(host, np.zeros(0))
-    title = "Processors and memory under the steps"
+    title = "Processors and memory meanwhile"
     if len(rows) < 3:
         return Picture(key="resources", title=title, missing="Nothing was measured beside the run.")
     at_s = (rows["t_ns"] - begin_ns) / 1e9
@@ -267,5 +281,5 @@ def _machine(run: WatchedRun, host: str, begin_ns: float) -> Picture:
         if len(y):
             kept = thinned(y, 1200)
             drawn[name] = {"x": rounded(x[kept]), "y": rounded(y[kept])}
-    caption = f"The machine is {host}; the clock is that of the steps above."
+    caption = f"The machine is {host}; the clock is that of the times above."
     return Picture(key="resources", title=title, caption=caption, drawn=drawn)

@@ -17,7 +17,7 @@ KEPT = 80  # means of a process: those around a change, and those before it
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """What the user should know while the training runs.
+    """What the user should know while the program runs.
 
     kind: "slower", "evaluation", "checkpoint", "memory", "loss", "starved", "late", "dead", "hangs"
     or "lags"; `cause`: the name of a `causes.Cause`, or "".
@@ -91,6 +91,6 @@ class Followed:
     def alert(self, kind: str, text: str, t_ns: float, step: float = -1, cause: str = "") -> Alert:
         """Return an alert; "{since}" in its text becomes the step and the moment."""
         unix_s, step = self.unix_s(t_ns), int(step if step >= 0 else self.last_step)
-        told = text.replace("{since}", f"step {step:,} ({clock(unix_s)})")
+        told = text.replace("{since}", f"{self.process.unit} {step:,} ({clock(unix_s)})")
         rank = self.process.rank
         return Alert(t_unix_s=unix_s, step=step, kind=kind, sentence=told, rank=rank, cause=cause)

@@ -41,9 +41,10 @@ def _sign_s(followed: Followed) -> float:
 
 def _dead(followed: Followed, alive: Sequence[Followed]) -> Alert:
     waiting = ", and the others wait for it" if alive else ""
+    at = f"{followed.process.unit} {followed.last_step:,}"
     text = (
         f"Rank {followed.process.rank} has given no sign of life since {clock(_sign_s(followed))} "
-        f"(step {followed.last_step:,}): it was killed or has crashed{waiting}. Look at its "
+        f"({at}): it was killed or has crashed{waiting}. Look at its "
         "output, and in the kernel's log (dmesg) for lack of memory."
     )
     return followed.alert("dead", text, float(followed.sign["t_ns"]))  # type: ignore[index]
@@ -89,7 +90,7 @@ def _hangs(alive: Sequence[Followed], now_s: float) -> Iterator[Alert]:
     process = alive[at].process
     name = f"rank {process.rank}" if several else "the process"
     text = (
-        f"No step has ended for {duration(now_s - at_s)}, since {{since}}: {name} is in "
+        f"No {process.unit} has ended for {duration(now_s - at_s)}, since {{since}}: {name} is in "
         f"{PHASE_NAMES[phases[at]]}{', and the others wait for it' if several else ''}. "
         f"`py-spy dump --pid {process.pid}` on {process.host} tells the line."
     )

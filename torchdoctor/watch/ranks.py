@@ -30,8 +30,12 @@ class Ranks:
 
 
 def trained(run: WatchedRun) -> list[ProcessLog]:
-    """Return the log of each rank: of its last process, where it was started again."""
+    """Return the log of each rank: of its last process, where it was started again.
+
+    Where any process trains, those that infer are its helpers.
+    """
     logs = [log for log in run.processes if len(log.steps)] or run.processes
+    logs = [log for log in logs if not log.process.infers] or logs
     return list({log.process.rank: log for log in logs}.values())
 
 

@@ -24,6 +24,7 @@ from torchdoctor.watch.recording import Process, Start
 FIELDS = {"wait": "data_wait_s", "copy": "h2d_copy_s"}
 # What is a part of other phases there.
 _WITHIN = {"evaluation": "forward", "checkpoint": "other", "gc": "other"}
+_OF_CALLS = ("forward", "other")  # what helps there tell facts of the calls, which `run` notes
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,12 @@ class Remedies:
 def remedies(
     start: Start, process: Process, phases_s: Mapping[str, float], steps: int, largest: str
 ) -> Remedies:
-    """Return the fixes that treat or work in the largest phase; `phases_s`: of all the steps."""
+    """Return the fixes that treat or work in the largest phase; `phases_s`: of all the steps.
+
+    None are named for the calls of a program that infers.
+    """
+    if process.infers and largest in _OF_CALLS:
+        return Remedies([], None)
     phase = FIELDS.get(largest, f"{largest}_s")
     treating = {ident for ident, check in catalogue.checks().items() if phase in check.phases}
     watched = recording(start, process, phases_s, steps)
@@ -48,6 +54,8 @@ def remedies(
             continue
         touched = fix.touches(watched)
         if touched is not None and share_saved(touched) < LEAST_SHARE:
+            continue
+        if process.infers and fix.refusal(watched) is not None:
             continue
         fixes.append(ident)
         bounds.append(bound_of(touched))
@@ -72,7 +80,10 @@ def recording(
         workload=Workload(command=start.command, cwd=start.cwd),
         environment=Environment(torch=process.torch or None),
         steps=StepStatistics(
-            boundary=Boundary(kind=process.step_kind or "loader"),
+            boundary=Boundary(
+                kind=process.step_kind or "loader",
+                learned_by="forward" if process.infers else "backward",
+            ),
             how_found=process.steps_found,
             steps=steps,
             warmup_steps=0,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from torchdoctor.watch.changes import MEAN_S
 from torchdoctor.watch.followed import Alert, read_alerts
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.ranks import Ranks, ranks_of, trained
-from torchdoctor.watch.recording import PHASES, Start, Steps, WatchedRun
+from torchdoctor.watch.recording import PHASES, Process, Start, Steps, WatchedRun
 from torchdoctor.watch.remedies import remedies
 
 _STRETCHES = 240  # of the whole run
@@ -29,7 +30,7 @@ _SLOWEST = 6
 _HOUR_S = 3600.0
 _DRIFT = 1.05
 _OWN = 0.25  # of the model's work could be gained, where as much of the rest could be
-_INFERS = " A program that infers is watched if it calls torchdoctor.step() after each answer."
+_NO_CALLS = " Nor was a model called often enough: torchdoctor.step() marks the steps by hand."
 _NOTABLE = 0.03  # of the training, that a change must have cost
 _FEWEST = 6  # blocks without hooks: below, no interval of a median reaches 95 %
 SILENT_S = 40.0  # without a sign of life: a run that did not end was killed
@@ -73,6 +74,8 @@ class Summary:
     started_unix_s: float = 0.0
     elapsed_s: float = 0.0
     steps: int = 0
+    program: str = "training"  # or "inference"
+    unit: str = "step"  # what a step is called: a batch or a call, where the program infers
     steps_found: str = ""
     location: Location | None = None  # of the loader or optimizer
     training_s: float = 0.0  # of all steps, without evaluation and checkpoints
@@ -115,7 +118,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     if log is None:
         why = logs[0].process.probe_failed if logs else None
         none = f" ({why})" if why else ""
-        ending = f"{ending} No training step{none}.{'' if why else _INFERS}"
+        ending = f"{ending} No training step was seen{none}.{'' if why else _NO_CALLS}"
         return Summary(status="no step", ending=ending, **about)  # type: ignore[arg-type]
     steps = tables.comparable(log.steps)
     offset_s = (log.process.start_unix_ns - log.process.start_ns) / 1e9
@@ -125,11 +128,9 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     phases = _phases(log.steps, steps)
     training_s = sum(phases.values()) - phases["evaluation"] - phases["checkpoint"]
     ranks, best_of_s = ranks_of(run), min(_HOUR_S, training_s / 6)
-    drift, drift_cause = _drift(table)
-    result = {
+    drift, drift_cause = _drift(table, log.process.unit)
+    result = _found_in(log.process) | {
         "steps": int(log.steps.step[-1]),
-        "steps_found": log.process.steps_found,
-        "location": log.process.location,
         "training_s": training_s,
         "median_step_s": float(np.median(steps.step_s)) if len(steps) else None,
         "best_step_s": _best(steps, best_of_s),
@@ -155,6 +156,11 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> Summary:
     trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
     known = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
     return Summary(status=status, ending=ending, **known, **about, **result)  # type: ignore[arg-type]
+
+
+def _found_in(process: Process) -> dict[str, Any]:
+    names = ("unit", "steps_found", "location")
+    return {"program": process.kind} | {name: getattr(process, name) for name in names}
 
 
 def standing(run: WatchedRun, now_s: float) -> tuple[str, str, float]:
@@ -248,12 +254,13 @@ def _slowest(steps: Steps, offset_s: float) -> list[SlowStep]:
     return slow
 
 
-def _drift(table: NDArray[np.void]) -> tuple[float | None, str]:
+def _drift(table: NDArray[np.void], unit: str) -> tuple[float | None, str]:
     """Return how a step of the last quarter compares to one of the first, and why."""
     if len(table) < 8:
         return None, ""
     quarter = len(table) // 4
-    change = Change(tables.level_of(table[:quarter]), tables.level_of(table[-quarter:]))
+    ends = tables.level_of(table[:quarter]), tables.level_of(table[-quarter:])
+    change = Change(*ends, unit=unit)
     ratio = change.ratio("step_s")
     return ratio, cause_of(change).clause if ratio >= _DRIFT else ""
 
