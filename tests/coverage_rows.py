@@ -337,6 +337,10 @@ _ROWS_OF_FIXES = (
         ),
     ),
     Row(
+        asked="inference: weights in bfloat16 on CPUs that compute in it",
+        fixes=("bfloat16-weights",),
+    ),
+    Row(
         asked="inference: float16 on a CPU",
         fixes=("float32-on-cpu",),
         checks=("half-on-cpu",),

@@ -1,29 +1,16 @@
 """The words by which a report names what its figures are of: a step, the trace, the device."""
 
 from torchdoctor.schema import Report
+from torchdoctor.schema.units import several, unit_of
 
 _ACCELERATORS = ("mtia", "hpu")  # whose makers do not call them GPUs
 _WHOLE_TRACE = "the trace"
-_CALLED = {"loader": "batch", "forward": "call", "entry": "call"}  # by the boundary of what infers
 _STEP = {
     "each_step": "each {step}",
     "the_step": "the {step}",
     "profiled_step": "the profiled {step}",
     "a_step": "a {step}",
 }
-
-
-def unit_of(kind: str, boundary: str | None) -> str:
-    """Return what a step is called: a batch or a call where a program infers.
-
-    `kind`: training or inference; `boundary`: the kind of what separates two steps.
-    """
-    return _CALLED.get(boundary or "", "step") if kind == "inference" else "step"
-
-
-def several(unit: str) -> str:
-    """Return what several of a unit are called."""
-    return f"{unit}es" if unit.endswith("ch") else f"{unit}s"
 
 
 def step_of(report: Report) -> str:
@@ -45,6 +32,7 @@ def vocabulary(report: Report) -> dict[str, str]:
     """Return the words that templates may use; `Each_step` begins a sentence."""
     step = step_of(report)
     words = {name: text.format(step=step) for name, text in _STEP.items()}
+    words |= {"unit": step, "units": several(step)}
     words["first_step"] = f"the first {step if report.kind == 'inference' else 'training step'}"
     if report.diagnosis.verdict.rest is not None:
         words |= _of_all("the rest")

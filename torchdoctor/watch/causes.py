@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from torchdoctor.reports.vocabulary import several
 from torchdoctor.schema.figures import percent, seconds
+from torchdoctor.schema.units import several
 from torchdoctor.watch.recording import PHASES
 
 _MOST = 0.5  # of the added time: what explains the change

@@ -11,7 +11,6 @@ from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.document import Block, KeyFigures, sections, sentences, table
 from torchdoctor.reports.formats import program
 from torchdoctor.reports.pictures import Picture, rounded, thinned, times_drawn
-from torchdoctor.reports.vocabulary import several
 from torchdoctor.schema import RankTime
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.figures import (
@@ -26,6 +25,7 @@ from torchdoctor.schema.figures import (
 from torchdoctor.schema.record_files import REPORT_NAME, encoded, write_text
 from torchdoctor.schema.summary import NextCommand
 from torchdoctor.schema.summary import Summary as Answer
+from torchdoctor.schema.units import several
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.causes import PHASE_COLOURS, PHASE_NAMES
 from torchdoctor.watch.changes import MEAN_S

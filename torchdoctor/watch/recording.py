@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.probe.measure.facts import write_json
-from torchdoctor.reports.vocabulary import unit_of
 from torchdoctor.schema import Location
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import bytes_of, open_regular
+from torchdoctor.schema.units import unit_of
 from torchdoctor.watch.inside import layout
 
 FOLDER = "watch"  # in the run folder

@@ -14,8 +14,8 @@ import numpy as np
 from torchdoctor.reports import terminal
 from torchdoctor.reports.document import Block, Document, KeyFigures, notes, sections, sentences
 from torchdoctor.reports.formats import program
-from torchdoctor.reports.vocabulary import several
 from torchdoctor.schema.figures import counted, duration, memory, percent, seconds
+from torchdoctor.schema.units import several
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.end_report import phase_bars
 from torchdoctor.watch.followed import read_alerts
