@@ -350,6 +350,10 @@ _ROWS_OF_FIXES = (
         lacking="It is told and not tried: which tokenizer is as good, the model decides.",
     ),
     Row(
+        asked="inference: weights in bfloat16 on CPUs that compute in it",
+        fixes=("bfloat16-weights",),
+    ),
+    Row(
         asked="inference: float16 on a CPU",
         fixes=("float32-on-cpu",),
         checks=("half-on-cpu",),

@@ -104,10 +104,11 @@ def test_run_and_watch_agree_on_what_a_step_is(name: str, monkeypatch: pytest.Mo
     events, expected = recorded(name)
     watched, seen = Watched(events, monkeypatch), by_run(events)
     if expected.kind is None:
-        assert not watched.found
         if expected.inferring is None:
-            assert seen is None
-        else:  # a training may still begin
+            assert seen is None and not watched.found
+        else:  # a training may still begin, for `run`; `watch` has seen the program's end
+            assert watched.found == [(expected.inferring, expected.ident)]
+            assert watched.steps == expected.steps
             assert seen == (expected.inferring, expected.ident, expected.steps - 1, False)
         return
     assert seen is not None

@@ -133,7 +133,7 @@ def test_what_may_be_saved_is_not_called_the_largest_cost(tmp_path: Path) -> Non
     text = end_report.rendered(tmp_path, "terminal")
     assert "Most may be saved in optimizer: 11 % of the time." in text and "largest" not in text
     assert "fused-optimizer" in text and "larger-batch" not in text
-    assert "forward  backward  the rest of the step" in text
+    assert "forward  backward  other code" in text
     assert "6 checkpoints of 13.0 ms on average, 78.0 ms in all" in text
 
 

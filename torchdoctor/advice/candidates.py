@@ -67,8 +67,8 @@ def candidates(
         treats = _checks_treated(fix, included)
         prospect = _prospect(fix, touched, treats, recording, diagnosis)
         too_little = _too_little(touched, prospect.share)
-        if reason is None and _needs_permission(fix, recording) and not allow_training_changes:
-            reason = "It changes training: needs --allow-training-changes."
+        if reason is None and not allow_training_changes:
+            reason = _needs_permission(fix, recording)
         if ident in skip:
             reason = "left out by --skip"
         if reason is None and fixes is None:
@@ -115,12 +115,16 @@ def _checks_treated(fix: FixSpec, included: Sequence[FixSpec]) -> set[str]:
     return treats
 
 
-def _needs_permission(fix: FixSpec, recording: Recording) -> bool:
-    """Return True if the user has to allow a fix, as a trial of it changes training."""
+def _needs_permission(fix: FixSpec, recording: Recording) -> str | None:
+    """Return why the user has to allow a fix, as a trial of it changes training; None: no need."""
     if fix.keeps_results != "changes training":
-        return False
+        return None
     # What is shown and never run is for the user to decide.
-    return fix.training is not None or not fix.offered_as_code(recording)
+    if fix.training is None and fix.offered_as_code(recording):
+        return None
+    if recording.infers:
+        return "It is for programs that train."
+    return "It changes training: needs --allow-training-changes."
 
 
 def _is_uncalled(fix: FixSpec, treats: Collection[str], diagnosis: Diagnosis) -> bool:
@@ -139,7 +143,7 @@ def _too_little(touched: Touches, share: float | None) -> str | None:
         return "Nothing that it works on was recorded."
     if share is not None and share < LEAST_SHARE:
         most = f"{100 * share:.1f} % at most"
-        return f"It could gain {most}: the cost that it treats takes no more of the step."
+        return f"It could gain {most}: the cost that it treats takes no more of the time."
     return None
 
 
@@ -204,7 +208,11 @@ def _by_findings(
         share = largest.share_of_step or 0.0
         check = catalogue.checks().get(largest.check)
         prefix = check.share_prefix if check else ""
-        return 1, share, f"treats {largest.check}, {prefix}{100 * share:.0f} % of the step"
+        return (
+            1,
+            share,
+            f"treats {largest.check}, {prefix}{100 * share:.0f} % of the {recording.unit}",
+        )
     if treated:
         names = ", ".join(finding.check for finding in treated)
         return 2, None, f"treats {names}"

@@ -117,7 +117,7 @@ def _walk(
         None if other is None else max(other - python, 0.0),
         "not measured",
         question="Is anything else high?",
-        metric="share of the step outside all of the above",
+        metric="share of {the_step} outside all of the above",
         threshold=_OTHER_THRESHOLD,
         source="torchdoctor: the same bound as for CPU execution",
     )

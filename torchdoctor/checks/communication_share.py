@@ -48,7 +48,7 @@ CHECK = CheckSpec(
     source="torchdoctor: the same bound as for data; TensorBoard's plugin warns at 10 %",
     question=TreeQuestion(
         text="Is communication time high?",
-        metric="exposed share of the step spent communicating",
+        metric="exposed share of {the_step} spent communicating",
         measure=_measure,
         optional=True,
     ),

@@ -32,7 +32,7 @@ CHECK = CheckSpec(
     source="torchdoctor: of eight real traces, host-bound ones lie above 40 %",
     question=TreeQuestion(
         text="Is CPU execution high?",
-        metric="share of the step on the host: operators, Python, driver calls",
+        metric="share of {the_step} on the host: operators, Python, driver calls",
         measure=_measure,
     ),
     examine=lambda _: (),  # the other checks of the branch say what the host does

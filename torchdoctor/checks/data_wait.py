@@ -61,7 +61,7 @@ CHECK = CheckSpec(
     source="XProf: input-bound above 20 %, moderately above 5 %",
     question=TreeQuestion(
         text="Is data loader time high?",
-        metric="share of the step spent waiting for data",
+        metric="share of {the_step} spent waiting for data",
         measure=lambda recording: recording.shares.data_loader,
     ),
     phases=("data_wait_s", "loader_start_s"),

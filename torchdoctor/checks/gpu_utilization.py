@@ -37,7 +37,7 @@ CHECK = CheckSpec(
     source="TensorBoard profiler plugin: low below 50 %",
     question=TreeQuestion(
         text="Is GPU utilization high?",
-        metric="share of the step in which kernels run",
+        metric="share of {the_step} in which kernels run",
         measure=lambda recording: recording.shares.gpu,
         needs_gpu=True,
     ),

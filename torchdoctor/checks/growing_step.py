@@ -108,14 +108,14 @@ CHECK = CheckSpec(
     unit="% by which the last measured step is longer than the first",
     source="torchdoctor: less cannot be told from a changing load",
     sentences={
-        "slope": "The step grows[ with {object}]: each {per} steps make it {more_s:seconds} longer "
-        "(from {first_s:seconds} to {last_s:seconds} while it was observed), in {phase}.",
-        "hour": "[At the end of an epoch of {epoch} steps it takes {at_end:.1f}x as long. ]If "
-        "nothing begins anew, a step takes {times:.1f}x as long after another hour.",
-        "anew": "It begins anew after {steps} steps, and takes {times:.1f}x as long by then.",
+        "slope": "{The_step} grows[ with {object}]: each {per} {units} make it {more_s:seconds} "
+        "longer (from {first_s:seconds} to {last_s:seconds} while it was observed), in {phase}.",
+        "hour": "[At the end of an epoch of {epoch} {units} it takes {at_end:.1f}x as long. ]If "
+        "nothing begins anew, a {unit} takes {times:.1f}x as long after another hour.",
+        "anew": "It begins anew after {steps} {units}, and takes {times:.1f}x as long by then.",
         "hooks": "{method} is called[ at {location:place}] again and again: {model} has {last:,} "
-        "hooks by now, {each:.0f} more each step. Register them once, or remove() each handle.",
-        "object": "{name} ({kind}) grows by {each:.0f} elements each step, to {last:,} so far.",
+        "hooks by now, {each:.0f} more {each_step}. Register them once, or remove() each handle.",
+        "object": "{name} ({kind}) grows by {each:.0f} elements {each_step}, to {last:,} so far.",
     },
     verdict="all",
     closes_verdict=True,

@@ -62,7 +62,7 @@ CHECK = CheckSpec(
     source="torchdoctor: the same bound as for data; XProf warns at 30 % of input time",
     question=TreeQuestion(
         text="Is memory copy time high?",
-        metric="exposed share of the step spent on copies, or blocked in them",
+        metric="exposed share of {the_step} spent on copies, or blocked in them",
         measure=_measure,
         needs_gpu=True,
     ),

@@ -54,7 +54,7 @@ CHECK = CheckSpec(
     source="torchdoctor; SageMaker Debugger marks steps beyond 3 standard deviations",
     sentences={
         "between-epochs": "[{location:place}: ]{share:.0%} of the time passes between epochs.",
-        "long-steps": "One step in a hundred takes {p99_s:seconds} or more, the median "
+        "long-steps": "One {unit} in a hundred takes {p99_s:seconds} or more, the median "
         "{median_s:seconds} (observed launch).",
     },
     examine=_examine,

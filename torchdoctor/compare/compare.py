@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torchdoctor import __version__
 from torchdoctor.compare.by_call import by_call, marks_no_steps
 from torchdoctor.compare.changes import figures, findings, operators, parts
-from torchdoctor.compare.step_times import Side, other_load, sides, verdict
+from torchdoctor.compare.step_times import Side, other_load, sides, unit_of_both, verdict
 from torchdoctor.compare.surroundings import (
     OTHER_BATCH,
     another_workload,
@@ -51,6 +51,8 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
         weaknesses.append("A or B does not say where its time goes: the change cannot be located.")
     return Comparison(
         torchdoctor_version=__version__,
+        kind="inference" if a.kind == b.kind == "inference" else "training",
+        unit=unit_of_both(first, second),
         a=first.time,
         b=second.time,
         verdict=answer,
@@ -80,10 +82,10 @@ def _no_change(
     times = _from_to(seconds(a.time.step_s), seconds(b.time.step_s))
     if verdict == "same":
         news = _news([change for change in findings if change.change == "new"])
-        return f"No difference: B's step takes as long as A's ({times}){news}."
+        return f"No difference: B's {unit_of_both(a, b)} takes as long as A's ({times}){news}."
     why = load or "the launches vary too much"
     if interval is None:
-        why = load or "each side's step time lies within the other's spread"
+        why = load or "each side's time lies within the other's spread"
     elif says_something(interval):
         times += f", 95 % interval of the speed-up {speedup(interval)}"
     return f"No difference is proven: {why} ({times})."
@@ -100,12 +102,13 @@ def _change(
     change_s = b.time.step_s - a.time.step_s
     ratio_of_times = b.time.step_s / a.time.step_s
     times = _from_to(seconds(a.time.step_s), seconds(b.time.step_s))
-    head = f"B is {_times(ratio_of_times)} per step ({times})"
+    per = f"per {unit_of_both(a, b)} ({times})"
+    head = f"B is {_times(ratio_of_times)} {per}"
     if interval is not None:
         figures = speedup(interval.inverse if change_s > 0 else interval)
-        head = f"B is {figures} {'slower' if change_s > 0 else 'faster'} per step ({times})"
+        head = f"B is {figures} {'slower' if change_s > 0 else 'faster'} {per}"
     elif not (a.is_trace or b.is_trace):
-        head = f"B looked {_times(ratio_of_times)} per step in one launch of each ({times})"
+        head = f"B looked {_times(ratio_of_times)} {per}, in one launch of each"
     observed_s = b.parts_s - a.parts_s
     along = [part for part in parts if part.change_s and part.change_s * change_s > 0]
     part = max(along, key=lambda part: abs(part.change_s or 0.0), default=None)
@@ -125,13 +128,13 @@ def _change(
 
 def _not_the_same(reasons: Sequence[str], a: Side, b: Side) -> str:
     """Return what differs; a ratio per sample where nothing but batches differs."""
-    times = f"A's step takes {seconds(a.time.step_s)}, B's {seconds(b.time.step_s)}"
+    times = f"A's {unit_of_both(a, b)} takes {seconds(a.time.step_s)}, B's {seconds(b.time.step_s)}"
     head = f"Not the same workload: {'; '.join(reasons)}. {times}"
     if all(reason.startswith(OTHER_BATCH) for reason in reasons):
         assert a.time.samples_per_step and b.time.samples_per_step
         per_sample = [side.time.step_s / (side.time.samples_per_step or 1.0) for side in (a, b)]
         return f"{head}; per sample B is {_times(per_sample[1] / per_sample[0])}."
-    return f"{head}. Step times of different workloads cannot be compared, so no ratio is given."
+    return f"{head}. Times of different workloads cannot be compared, so no ratio is given."
 
 
 def _times(ratio_of_times: float) -> str:

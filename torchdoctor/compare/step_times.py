@@ -8,6 +8,7 @@ from torchdoctor.schema import Interval, Report, StepTime
 from torchdoctor.schema.comparison import ComparedSide
 from torchdoctor.schema.errors import Inconclusive
 from torchdoctor.schema.figures import counted, seconds
+from torchdoctor.schema.units import several
 from torchdoctor.trials.compare import SMALLEST_DELTA, delta, welch_interval
 
 OTHER_LOAD = 0.2  # of the usable CPUs: a difference that can make a program slower by itself
@@ -26,6 +27,11 @@ class Side:
         return is_trace(self.report)
 
     @property
+    def unit(self) -> str:
+        """Return what a step of it is called."""
+        return self.report.steps.boundary.unit if self.report.steps is not None else "step"
+
+    @property
     def parts_s(self) -> float:
         """Return the step time that shares are of: that of the launch they were observed in."""
         return self.time.parts_s or self.time.step_s
@@ -39,6 +45,11 @@ class Side:
     def cost_s(self, share: float | None) -> float | None:
         """Return the seconds of a share of the observed step."""
         return None if share is None else share * self.parts_s
+
+
+def unit_of_both(a: Side, b: Side) -> str:
+    """Return what a step of the two is called."""
+    return a.unit if a.unit == b.unit else "step"
 
 
 def is_trace(report: Report) -> bool:
@@ -118,9 +129,11 @@ def _time(report: Report, name: str, profiled: bool) -> StepTime:
 
 def _side(report: Report, name: str, time: StepTime, by_mean: bool) -> Side:
     median = f" (median {seconds(time.median)})" if by_mean else ""
-    basis = f"{'mean' if by_mean else 'median'} of {counted(time.steps, 'step')}{median}"
-    mean_s = time.mean or time.median
     steps = report.steps
+    unit = steps.boundary.unit if steps is not None else "step"
+    times = counted(time.steps, unit, several(unit))
+    basis = f"{'mean' if by_mean else 'median'} of {times}{median}"
+    mean_s = time.mean or time.median
     rate = report.baseline.samples_per_s
     samples = steps.samples_per_step if steps is not None else None
     if not samples and rate and report.baseline.step_time_s is not None:

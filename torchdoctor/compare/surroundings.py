@@ -9,6 +9,7 @@ from torchdoctor.reports.remarks import FILES
 from torchdoctor.schema import Interval, Report
 from torchdoctor.schema.comparison import Difference
 from torchdoctor.schema.figures import counted, seconds
+from torchdoctor.schema.units import several
 
 _LAUNCHERS = ("torch", "accelerate", "deepspeed")  # packages: their modules start a program
 OTHER_BATCH = "another batch size"
@@ -77,7 +78,7 @@ def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> lis
         reasons.append(f"another number of processes ({trainers[0]} -> {trainers[1]})")
     elif not same_batch(a, b):
         before, after = (side.time.samples_per_step for side in (a, b))
-        reasons.append(f"{OTHER_BATCH} ({before:.3g} -> {after:.3g} samples a step)")
+        reasons.append(f"{OTHER_BATCH} ({before:.3g} -> {after:.3g} samples a {a.unit})")
     return reasons
 
 
@@ -114,13 +115,14 @@ def doubts(a: Side, b: Side, interval: Interval | None) -> Iterator[str]:
         run, label = (b, "B") if a.is_trace else (a, "A")
         timed = f"{label} was timed without the profiler, which slows the host of the other down."
         if run.report.trace is not None and run.report.trace.step_times_s:
-            timed = f"The other is a trace, so {label}'s step time is that of its profiled steps."
+            units = several(run.unit)
+            timed = f"The other is a trace, so {label}'s time is that of its profiled {units}."
         yield f"{timed} Facts that only {label} has (settings, loaders, sensors) are left out."
     ways = [side.report.baseline.launches_by for side in (a, b)]
     if runs and all(ways) and ways[0] != ways[1]:
         yield (
-            f"A's launches give their {ways[0]} step and B's their {ways[1]} step, so the mean "
-            "steps are compared, and no interval can be given."
+            f"A's launches give their {ways[0]} {a.unit} and B's their {ways[1]}, so the means "
+            "are compared, and no interval can be given."
         )
     elif interval is None:
         why = "A or B holds no launches to compare" if runs else "a trace is one recording"
@@ -135,9 +137,9 @@ def doubts(a: Side, b: Side, interval: Interval | None) -> Iterator[str]:
     for label, side in both:
         if not 1 / _OTHERWISE < side.parts_s / side.time.step_s < _OTHERWISE:
             yield (
-                f"{label}'s parts and findings are of the observed launch, whose steps took "
-                f"{seconds(side.parts_s)} on average; the compared steps took "
-                f"{seconds(side.time.step_s)}."
+                f"{label}'s parts and findings are of the observed launch, whose "
+                f"{several(side.unit)} took {seconds(side.parts_s)} on average; the compared ones "
+                f"took {seconds(side.time.step_s)}."
             )
     ranks = [len(side.report.ranks) or 1 for side in (a, b)]
     if ranks[0] != ranks[1]:

@@ -44,7 +44,7 @@ def _tables(recording: Recording) -> list[TableReads]:
 def refuses(recording: Recording) -> str | None:
     tables = _tables(recording)
     if recording.storage is None or not tables:
-        return "pandas was not seen reading CSV, JSON or Excel files in the training loop."
+        return "pandas was not seen reading CSV, JSON or Excel files in the loop."
     if "pyarrow" not in recording.storage.available:
         return "pyarrow is not installed in the program's environment (pip install pyarrow)."
     again = any(table.calls > table.files for table in tables)
@@ -52,7 +52,7 @@ def refuses(recording: Recording) -> str | None:
         return f"Each of the {tables[0].files} files was read once: convert them beforehand."
     share = _share(recording)
     if share is not None and share < _LEAST_SHARE:
-        return f"Parsing text takes only {100 * share:.1f} % of the training time."
+        return f"Parsing text takes only {100 * share:.1f} % of the time."
     return None
 
 

@@ -39,7 +39,7 @@ def _advise(call: TensorCall) -> str:
 _COPIES = Lines(
     kinds=ARRAYS,
     unseen="Calls of torch.tensor were",
-    none="The training process makes no tensor of a NumPy array by torch.tensor.",
+    none="The main process makes no tensor of a NumPy array by torch.tensor.",
     otherwise="where it is made",
     advise=_advise,
 )

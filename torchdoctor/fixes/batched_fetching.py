@@ -42,7 +42,7 @@ def _loader(recording: Recording) -> LoaderFacts | None:
 
 
 def refuses(recording: Recording) -> str | None:
-    return None if _loader(recording) else "No TensorDataset feeds the training in batches."
+    return None if _loader(recording) else "No TensorDataset feeds the model in batches."
 
 
 def location(recording: Recording) -> Location | None:

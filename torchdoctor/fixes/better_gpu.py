@@ -31,7 +31,7 @@ torchdoctor compare here.json there.json"""
 
 def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
-        return "The model trains on the CPU, and not on a GPU."
+        return "The model is on the CPU, and not on a GPU."
     if (recording.shares.gpu or 0.0) < _BUSY:
         return "The GPU does not compute most of the step: a faster one would wait as well."
     return None

@@ -32,7 +32,7 @@ _STATEMENT = 'torch.set_float32_matmul_precision("medium")'
 
 def refuses(recording: Recording) -> str | None:
     if recording.has_gpu:
-        return "The model trains on a GPU; tf32 is the like of it there."
+        return "The model is on a GPU; tf32 is the like of it there."
     if not has_bf16_instructions(recording):
         return "The CPU is not known to have bfloat16 instructions."
     models = training_models(recording)

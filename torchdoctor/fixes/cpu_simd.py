@@ -29,7 +29,7 @@ _LANES = 8.0  # times: AVX-512 with fused products over SSE2
 
 def refuses(recording: Recording) -> str | None:
     if recording.has_gpu:
-        return "The model trains on a GPU, where the CPU's vector instructions hardly matter."
+        return "The model is on a GPU, where the CPU's vector instructions hardly matter."
     if not capped_simd(recording):
         return "No variable holds the CPU's vector instructions down."
     return None

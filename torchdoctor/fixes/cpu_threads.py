@@ -37,7 +37,7 @@ _CPU_SHARE = 0.05  # of the step, on a GPU: below, threads on the CPU cannot mat
 def refuses(recording: Recording) -> str | None:
     share = recording.shares.cpu
     if recording.has_gpu and (share is None or share < _CPU_SHARE):
-        return "The model trains on a GPU, where the operators' CPU threads hardly matter."
+        return "The model is on a GPU, where the operators' CPU threads hardly matter."
     if recording.processes and not settings(recording):
         return "There is one usable CPU, and operators already use one thread."
     return None

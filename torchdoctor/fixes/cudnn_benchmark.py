@@ -32,7 +32,7 @@ _STATEMENT = "torch.backends.cudnn.benchmark = True"
 
 def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
-        return "The program does not train on a CUDA GPU, and cuDNN runs on one alone."
+        return "The model is on no CUDA GPU, and cuDNN runs on one alone."
     flags = recording.main.flags
     if flags.cudnn_benchmark:
         return "The cuDNN auto-tuner is already on."

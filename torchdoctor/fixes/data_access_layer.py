@@ -53,7 +53,7 @@ def refuses(recording: Recording) -> str | None:
     if wait is not None and wait < LEAST_WAIT:
         return f"The step waits for data only {100 * wait:.1f} % of its time."
     if storage is None or not storage.remote:
-        return "No file was seen being read in the training loop from an object store by fsspec."
+        return "No file was seen being read in the loop from an object store by fsspec."
     if "fsspec" not in storage.available:
         return "fsspec is not installed in the program's environment (pip install fsspec)."
     return None

@@ -50,7 +50,7 @@ _SHAPE = re.compile(r"^(\d+(?:x\d+)*) ([a-z]+)(\d*)")
 def refuses(recording: Recording) -> str | None:
     loaders = training_loaders(recording)
     if not loaders:
-        return "The training loop uses no torch DataLoader, so there are no samples to keep."
+        return "The loop uses no torch DataLoader, so there are no samples to keep."
     loader = loaders[0]
     if loader.iterable:
         return "The data set is an IterableDataset: its samples have no index to keep them by."

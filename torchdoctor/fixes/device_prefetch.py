@@ -41,7 +41,7 @@ from torchdoctor.schema import FixSpec, Recording, Settings, TraceStatistics, tr
 
 def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
-        return "The model trains on the CPU, where there is no copy to hide."
+        return "The model is on the CPU, where there is no copy to hide."
     steps = recording.steps
     traced = recording.trace
     pageable = traced.pageable_copies if traced is not None else None

@@ -29,7 +29,7 @@ from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
 def refuses(recording: Recording) -> str | None:
     loaders = training_loaders(recording)
     if not loaders:
-        return "The training loop uses no torch DataLoader, so there is no order to give up."
+        return "The loop uses no torch DataLoader, so there is no order to give up."
     if loaders[0].num_workers < 2:
         return f"The loader has {loaders[0].num_workers} workers: no batch can overtake another."
     if not loaders[0].in_order:

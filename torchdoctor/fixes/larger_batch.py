@@ -49,7 +49,7 @@ class Tried(Protocol):
 def refuses(recording: Recording) -> str | None:
     loaders = training_loaders(recording)
     if not loaders:
-        return "The training loop uses no torch DataLoader, whose batch size could be set."
+        return "The loop uses no torch DataLoader, whose batch size could be set."
     if loaders[0].batch_size is None:
         return "The loader gets its batches from a batch sampler or from the dataset itself."
     size = loaders[0].batch_size

@@ -49,7 +49,7 @@ _MOST_SETTINGS = 4
 def refuses(recording: Recording) -> str | None:
     loaders = lookup.training_loaders(recording)
     if not loaders:
-        return "The training loop uses no torch DataLoader, so there are no workers to start."
+        return "The loop uses no torch DataLoader, so there are no workers to start."
     loader = loaders[0]
     if loader.num_workers and not _shards(loader):
         how = "does not shard" if loader.shards_by_worker is False else "was not seen to shard"

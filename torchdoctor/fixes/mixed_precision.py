@@ -61,7 +61,7 @@ _LEAST_CAPABILITY = (7, 0)  # the first compute capability with tensor cores: fo
 def refuses(recording: Recording) -> str | None:
     models = training_models(recording)
     if recording.processes and not models:
-        return "No forward pass of a module in training mode was seen to put under autocast."
+        return "No forward pass of a module was seen to put under autocast."
     if models and all(m.autocast_forwards for m in models):
         return "The model already runs under autocast."
     if any({"bfloat16", "float16"} & set(m.dtypes) for m in models):

@@ -34,7 +34,7 @@ def refuses(recording: Recording) -> str | None:
     if nodes < 2:
         return "The machine has one memory node."
     if recording.has_gpu and (recording.shares.cpu or 0.0) < 0.05:
-        return "The model trains on a GPU, and the host's operators hardly matter."
+        return "The model is on a GPU, and the host's operators hardly matter."
     return None
 
 

@@ -41,7 +41,7 @@ def refuses(recording: Recording) -> str | None:
     if timed:
         return None
     if not recording.has_gpu:
-        return "The model trains on the CPU, which has no tiles to fill."
+        return "The model is on the CPU, which has no tiles to fill."
     if not (odd_sizes.CHECK.findings(recording) or sizes_not_multiples.CHECK.findings(recording)):
         return "No large layer has a size that tensor cores are slow with."
     return None

@@ -32,7 +32,7 @@ from torchdoctor.schema import Example, FixSpec, Recording, Settings
 def refuses(recording: Recording) -> str | None:
     loaders = training_loaders(recording)
     if not loaders:
-        return "The training loop uses no torch DataLoader, so there are no workers to keep."
+        return "The loop uses no torch DataLoader, so there are no workers to keep."
     loader = loaders[0]
     if loader.persistent_workers:
         return "The loader's workers already are persistent."

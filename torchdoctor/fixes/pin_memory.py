@@ -38,10 +38,10 @@ _MARK = "_torchdoctor_pinned_by_loader"
 
 def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
-        return "The program does not train on a GPU, and pinned memory only helps copies to one."
+        return "The model is on no GPU, and pinned memory only helps copies to one."
     loaders = training_loaders(recording)
     if not loaders:
-        return "The training loop uses no torch DataLoader, whose batches could be pinned."
+        return "The loop uses no torch DataLoader, whose batches could be pinned."
     if any("cuda" in shape for shape in loaders[0].batch_shapes):
         return "The loader's batches already lie on the GPU."
     steps = recording.steps

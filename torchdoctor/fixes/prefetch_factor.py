@@ -31,7 +31,7 @@ _DEFAULT = 2  # DataLoader's own, where workers are used
 def refuses(recording: Recording) -> str | None:
     loaders = training_loaders(recording)
     if not loaders:
-        return "The training loop uses no torch DataLoader, so nothing is prefetched."
+        return "The loop uses no torch DataLoader, so nothing is prefetched."
     if loaders[0].num_workers == 0:
         return "The loader has no worker processes, and only those prepare batches ahead."
     if workers_keep_up(recording):

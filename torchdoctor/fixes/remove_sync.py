@@ -55,7 +55,7 @@ _WAITS = Lines(
 
 def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
-        return "The model trains on the CPU, where nothing waits for a GPU."
+        return "The model is on the CPU, where nothing waits for a GPU."
     return _WAITS.refuses(recording)
 
 

@@ -36,9 +36,9 @@ from torchdoctor.schema import FixSpec, Recording, Settings, Touches, TraceStati
 def refuses(recording: Recording) -> str | None:
     models = training_models(recording)
     if recording.processes and not models:
-        return "No forward pass of a module in training mode was seen."
+        return "No forward pass of a module was seen."
     if not double_models(recording):
-        return "No model in training has its parameters in float64."
+        return "No model that is called has its parameters in float64."
     if any(dtype.startswith("complex") for m in models for dtype in m.dtypes):
         return "The model has complex parameters beside those in float64: its precision is meant."
     if recording.main.flags.gradcheck_calls:

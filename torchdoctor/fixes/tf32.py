@@ -39,7 +39,7 @@ _LEAST_CAPABILITY = (8, 0)  # the first with TF32
 
 def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
-        return "The program does not train on a CUDA GPU, and TF32 is a format of its tensor cores."
+        return "The model is on no CUDA GPU, and TF32 is a format of its tensor cores."
     capability = compute_capability(recording)
     if capability is not None and capability < _LEAST_CAPABILITY:
         return (

@@ -72,7 +72,7 @@ _MATRIX_SHARE = 0.3  # of the step, from which on kernels of products are worth 
 def refuses(recording: Recording) -> str | None:
     models = training_models(recording)
     if recording.processes and not models:
-        return "No forward pass of a module in training mode was seen to compile."
+        return "No forward pass of a module was seen to compile."
     if any(m.compiled for m in models):
         return "The model is already compiled."
     if any(m.data_parallel == "DataParallel" for m in models):

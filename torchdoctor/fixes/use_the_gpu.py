@@ -28,7 +28,7 @@ from torchdoctor.schema import FixSpec, Recording, Settings, on_gpu, process
 
 def refuses(recording: Recording) -> str | None:
     if recording.has_gpu:
-        return "The model trains on a GPU already."
+        return "The model is on a GPU already."
     idle = recording.trace is not None and recording.trace.idle_gpus
     return None if recording.environment.gpus or idle else "The machine has no GPU."
 

@@ -47,7 +47,7 @@ def refuses(recording: Recording) -> str | None:
     if recording.main.analysed_steps == 0:
         return "Which lines go through tensors element by element was not examined."
     if not element_loops(recording):
-        return "No line of the training loop was seen to go through a tensor element by element."
+        return "No line of the loop was seen to go through a tensor element by element."
     return None
 
 

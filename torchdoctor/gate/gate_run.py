@@ -203,6 +203,7 @@ class GateRun:
         if verdict == "not slower" and any(row.verdict == "worse" for row in rows):
             verdict = "slower"
         name = f"{self._ref} ({commit[:10]})"
+        boundary = observed.versions[1].steps.boundary
         differences = measured.differences()
         p = p_value(differences) if len(differences) > 1 else None
         tolerance = self._settings.tolerances["step_time"]
@@ -214,11 +215,14 @@ class GateRun:
             decides=decides(differences, tolerance, typical, self._spent_s, self._pair_s),
             typical=measured.how.by == "median",
             mean=measured.mean_ratio,
+            unit=boundary.unit,
         )
         return GateReport(
             workload=WorkloadRecord(command=[]),
             environment=Environment(),
             reference=name,
+            kind=boundary.program,
+            unit=boundary.unit,
             verdict=verdict,
             sentence=sentence(rows, verdict, name, basis),
             metrics=rows,

@@ -32,6 +32,7 @@ from torchdoctor.schema.errors import Inconclusive, UsageError
 from torchdoctor.schema.figures import seconds
 from torchdoctor.schema.gate import GateReport
 from torchdoctor.schema.record_files import read_report
+from torchdoctor.schema.units import several
 from torchdoctor.trials.compare import has_two_modes
 
 _SEES_NOTHING = 10.0  # times as long, from which on alone a comparison would fail
@@ -42,8 +43,8 @@ _ANOTHER_TIME = (
     "figures. A gate against a commit (--against) measures both side by side."
 )
 _LONG_STEPS = (
-    "Some steps take far longer now, and the stored launches hold their median step alone: what "
-    "the long steps take is not in the comparison."
+    "Some {units} take far longer now, and the stored launches hold their median {unit} alone: "
+    "what the long ones take is not in the comparison."
 )
 
 
@@ -121,7 +122,7 @@ def stored_report(
     """
     before = stored.baseline.launches_s
     by = stored.baseline.launches_by or "median"
-    per_step = is_per_step(timings)
+    per_step, boundary = is_per_step(timings), observed[0].steps.boundary
     then = stored.baseline.launches_per
     if then is not None and (then == "step") != per_step:
         raise Inconclusive(
@@ -140,7 +141,7 @@ def stored_report(
     if stored.steps is not None:
         rows.append(waiting([(stored.steps, x.steps) for x in observed], settings.tolerances))
     worse = any(row.verdict == "worse" for row in rows)
-    per = "step" if per_step else "sample"
+    per = boundary.unit if per_step else "sample"
     if not worse and compared.chance > _SEES_NOTHING:
         raise Inconclusive(
             f"The {len(before)} stored launches lie so far apart ({seconds(min(before))} to "
@@ -148,23 +149,31 @@ def stored_report(
             "new report from a quiet machine, or compare with a commit (--against)."
         )
     verdict = "slower" if worse else "not slower"
-    fails_from = (
-        f"With the {len(before)} stored launches, which differ as they do, a gate fails from "
-        f"{compared.limit:.3f} on."
-    )
-    two_modes = observed[0].steps.two_modes or has_two_modes(timings)
+    fails_from = f"With the {len(before)} stored launches, which differ as they do, a gate fails "
+    fails_from += f"from {compared.limit:.3f} on."
+    basis = Basis(decides=fails_from, typical=by == "median", unit=boundary.unit)
     return GateReport(
         workload=WorkloadRecord(command=[]),
         environment=Environment(),
         reference=name,
+        kind=boundary.program,
+        unit=boundary.unit,
         verdict=verdict,
-        sentence=sentence(rows, verdict, name, Basis(decides=fails_from, typical=by == "median")),
+        sentence=sentence(rows, verdict, name, basis),
         metrics=rows,
         blind_spot=blind_spot(compared.ratio),
         measured="stored",
-        per=per,
-        doubts=[_ANOTHER_TIME, *([_LONG_STEPS] if by == "median" and two_modes else [])],
+        per="step" if per_step else "sample",
+        doubts=[_ANOTHER_TIME, *_long_steps(by, observed[0], timings)],
     )
+
+
+def _long_steps(by: str, observed: Observation, timings: list[LaunchTiming]) -> list[str]:
+    """Return what stored medians do not hold, where steps come in two kinds now."""
+    two_modes = observed.steps.two_modes or has_two_modes(timings)
+    unit = observed.steps.boundary.unit
+    words = {"unit": unit, "units": several(unit)}
+    return [_LONG_STEPS.format_map(words)] if by == "median" and two_modes else []
 
 
 def load_doubts(stored: Report, now: Sequence[SensorStatistics], usable: float) -> list[str]:

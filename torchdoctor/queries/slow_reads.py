@@ -137,7 +137,7 @@ def why_not_slow(recording: Recording) -> str:
     if not mounts:
         readers = recording.storage.c_readers if recording.storage is not None else []
         opened = f": {', '.join(readers)} may open files in C, which is not watched"
-        return f"No file was seen being read in the training loop{opened if readers else ''}."
+        return f"No file was seen being read in the loop{opened if readers else ''}."
     if wait is not None and wait < LEAST_WAIT:
         return f"The step waits for data only {100 * wait:.1f} % of its time."
     first = mounts[0]

@@ -30,8 +30,8 @@ _EVIDENCE_LINES = 2
 _MOST_PARTS, _MOST_FINDINGS, _MOST_CALLS = 2, 2, 4  # on the first screen
 _CROSSED = {"new": "now above its threshold", "gone": "now below its threshold"}
 _CHANCE = {  # what stands above the changes of a step whose time did not change
-    "same": "The step takes as long: none of these changed its time.",
-    "unclear": "No change of the step's time is proven: these may be chance.",
+    "same": "The {unit} takes as long: none of these changed its time.",
+    "unclear": "No change of the {unit}'s time is proven: these may be chance.",
 }
 _LONGEST, _NAME = 190, 32  # characters of a sentence and of a file's name, on the first screen
 _SAME = 0.005  # relative; below it a figure did not change
@@ -40,18 +40,22 @@ _TONES = {"slower": "bad", "faster": "good"}
 
 def document(comparison: Comparison) -> Document:
     """Return what a comparison says."""
-    chance = sentences(_CHANCE.get(comparison.verdict, ""))
+    chance = sentences(_CHANCE.get(comparison.verdict, "").format(unit=comparison.unit))
     findings = notes(
         [
-            ". ".join([_named(x), " ".join(map(clean, x.evidence[:_EVIDENCE_LINES]))]).rstrip()
+            ". ".join(
+                [_named(x, comparison.unit), " ".join(map(clean, x.evidence[:_EVIDENCE_LINES]))]
+            ).rstrip()
             for x in comparison.findings
         ]
     )
     columns = ["", "calls", "host", "device", "change"]
     operators = table(columns, [_operator(x) for x in comparison.operators])
     kernels = table(columns, [_operator(x) for x in comparison.kernels])
+    unit = comparison.unit
+    per = unit if comparison.per == "step" else comparison.per
     by = "branch of the tree" if comparison.parts_are == "branches" else "phase"
-    parts = f"Where the step's time goes, by {by}"
+    parts = f"Where the {comparison.unit}'s time goes, by {by}"
     if "run" in (comparison.a.kind, comparison.b.kind):
         parts += ", in the observed launch"
     whole = clean(comparison.sentence)
@@ -70,12 +74,15 @@ def document(comparison: Comparison) -> Document:
         screen=sections(("", screen)),
         details=sections(
             ("Verdict", sentences(whole if whole != first else "")),
-            ("Step time" if comparison.per == "step" else "Whole traces", _step_times(comparison)),
+            (
+                f"{unit.capitalize()} time" if comparison.per == "step" else "Whole traces",
+                _step_times(comparison),
+            ),
             (parts, table(["", "A", "B", "change"], _parts(comparison))),
             ("Findings", [*chance, *findings] if findings else []),
             ("Kernels, per call", kernels),
-            (f"Operators, per {comparison.per}", [*chance, *operators] if operators else []),
-            ("Other figures; times, bytes copied and counts are per step", _figures(comparison)),
+            (f"Operators, per {per}", [*chance, *operators] if operators else []),
+            (f"Other figures; times, bytes and counts are per {unit}", _figures(comparison)),
             ("What was run", _differences(comparison.workload)),
             ("Machine and software", _differences(comparison.environment)),
             ("Doubts", notes(doubts)),
@@ -103,9 +110,11 @@ def _most_changed(comparison: Comparison) -> list[Block]:
     change = f"{ratio(comparison.ratio)}x the time"
     if comparison.speedup is not None:
         change += f"; B's speed-up {speedup(comparison.speedup)}"
-    step = ["step", seconds(comparison.a.step_s), seconds(comparison.b.step_s), change]
+    step = [comparison.unit, seconds(comparison.a.step_s), seconds(comparison.b.step_s), change]
     changed = [row for row in _parts(comparison) if row[-1] not in ("0", "not known")]
-    findings = [_named(finding) for finding in comparison.findings[:_MOST_FINDINGS]]
+    findings = [
+        _named(finding, comparison.unit) for finding in comparison.findings[:_MOST_FINDINGS]
+    ]
     return [*table(["", "A", "B", "change"], [step, *changed[:_MOST_PARTS]]), *notes(findings)]
 
 
@@ -135,7 +144,7 @@ def _step_times(comparison: Comparison) -> list[Block]:
     if comparison.speedup is not None:
         interval = speedup(comparison.speedup)
         lines.append(f"B's speed-up by launches, with its 95 % interval: {interval}")
-    return [*table(["", "step", "spread", "measured as"], rows), *notes(lines)]
+    return [*table(["", comparison.unit, "spread", "measured as"], rows), *notes(lines)]
 
 
 def _parts(comparison: Comparison) -> list[list[str]]:
@@ -186,7 +195,7 @@ def _figure(value: float | None, unit: str) -> str:
     return _time(value) if unit == "s" else f"{_count(value)} {unit}".strip()
 
 
-def _named(change: FindingChange) -> str:
+def _named(change: FindingChange, unit: str) -> str:
     """Return a finding with its place and its cost: "new: sync-in-step at a.py:4 (2 ms a step)"."""
     a_s = change.a_s
     b_s = change.b_s
@@ -201,7 +210,7 @@ def _named(change: FindingChange) -> str:
     place = _arrow(a_place, b_place) if a_place and b_place else a_place or b_place
     where = f" at {clean(place)}" if place else ""
     return f"{kind}: {clean(change.check)}{where}" + (
-        "" if cost == MISSING else f" ({cost} per step)"
+        "" if cost == MISSING else f" ({cost} per {unit})"
     )
 
 

@@ -16,18 +16,24 @@ from torchdoctor.reports.document import (
 )
 from torchdoctor.schema import Interval, Note, figures
 from torchdoctor.schema.gate import GateMetric, GateReport
+from torchdoctor.schema.units import several
 
 WEAK = ("perhaps slower", "not seen well enough")  # of a row whose gate passes all the same
 _TONES = {"not slower": "good", "slower": "bad"}
 _MARKS = {"not slower": "PASS", "slower": "FAIL", "inconclusive": "NOT DECIDED"}
 _COLUMNS = ["metric", "reference", "new", "new / reference", "allowed", "verdict"]
 _HOW = {
-    "side by side": "Both versions ran side by side, in alternate blocks of steps",
+    "side by side": "Both versions ran side by side, in alternate blocks of {units}",
     "in turns": "One launch after the other, in turns (ABBA)",
 }
 
 
-def row(metric: GateMetric) -> list[str]:
+def named(metric: GateMetric, unit: str) -> str:
+    """Return the name of a row, with what a step is called."""
+    return f"{unit} time" if metric.name == "step_time" else metric.name.replace("_", " ")
+
+
+def row(metric: GateMetric, unit: str = "step") -> list[str]:
     """Return metric, reference, new, ratio with its interval, tolerance and verdict as text."""
     # A time per sample is not called that of a step.
     per_sample = metric.name == "step_time" and metric.unit == "s/sample"
@@ -35,10 +41,10 @@ def row(metric: GateMetric) -> list[str]:
     judged = metric.tolerance is not None or metric.name == "samples_per_s"
     verdicts = {"ok": "ok" if judged else "not judged", "not measured": figures.MISSING}
     return [
-        metric.name.replace("_", " ") + " per sample" * per_sample,
+        named(metric, unit) + " per sample" * per_sample,
         # What a time is per stands in the first cell alone.
         *(
-            figure(value, metric).removesuffix(" samples/s").partition(" a s")[0]
+            figure(value, metric, unit).removesuffix(" samples/s").partition(" a s")[0]
             for value in (metric.reference, metric.new)
         ),
         _ratio(metric.ratio),
@@ -47,12 +53,13 @@ def row(metric: GateMetric) -> list[str]:
     ]
 
 
-def figure(value: float | None, metric: GateMetric) -> str:
+def figure(value: float | None, metric: GateMetric, unit: str = "step") -> str:
     """Return a value of a row with its unit: "10.0 ms a sample", "1.2 GB", "12 %"; "-" for None."""
     if value is None:
         return figures.MISSING
     if metric.unit.startswith("s/"):
-        return f"{figures.seconds(value)} a {metric.unit[2:]}"
+        per = metric.unit.removeprefix("s/")
+        return f"{figures.seconds(value)} a {unit if per == 'step' else per}"
     return figures.memory(value) if metric.unit == "bytes" else figures.quantity(value, metric.unit)
 
 
@@ -83,7 +90,7 @@ def document(report: GateReport) -> Document:
     told: Block = Sentence(report.sentence, _TONES.get(report.verdict, "strong"))
     if warning(report):
         told = Note(severity="beware", sentence=report.sentence)
-    rows = [row(metric) for metric in report.metrics]
+    rows = [row(metric, report.unit) for metric in report.metrics]
     doubts = [figures.clean(doubt) for doubt in report.doubts]
     page = Path(report.run_folder or "") / document_format.PAGE_NAME
     shown = f" · page: {figures.relative(str(page), str(Path.cwd()))}" * page.is_file()
@@ -106,21 +113,29 @@ def document(report: GateReport) -> Document:
     )
 
 
+def per(report: GateReport) -> str:
+    """Return what a time is per: a sample, or what a step is called."""
+    return report.unit if report.per == "step" else report.per
+
+
 def _basis(report: GateReport) -> str:
     if report.measured == "stored":
         means = "geometric means of the launches of each"
-        return f"Compared with stored launches: {means}, per {report.per}."
+        return f"Compared with stored launches: {means}, per {per(report)}."
     if not report.pairs:
         return "No pair of launches was measured."
-    text = f"{_HOW[report.measured]}: {figures.counted(report.pairs, 'pair')} of launches."
+    how = _HOW[report.measured].format(units=several(report.unit))
+    text = f"{how}: {figures.counted(report.pairs, 'pair')} of launches."
     if report.p_value is not None:
         text += f" p = {report.p_value:.2g}."
     text += (
-        f" Times are per {report.per}, geometric means over the pairs; the ratio new / reference "
+        f" Times are per {per(report)}, geometric means over the pairs; the ratio new / reference "
         "is their quotient."
     )
     if report.mean_ratio is not None and figures.says_something(report.mean_ratio):
-        text += f" Of the mean step, every block counted, it is {_ratio(report.mean_ratio)}."
+        text += (
+            f" Of the mean {report.unit}, every block counted, it is {_ratio(report.mean_ratio)}."
+        )
     return text
 
 
@@ -138,8 +153,8 @@ def junit(report: GateReport) -> str:
             ElementTree.SubElement(case, "error" if report.broken else "skipped", message=reason)
         if not judged:
             continue
-        reference = figure(metric.reference, metric)
-        new = figure(metric.new, metric)
+        reference = figure(metric.reference, metric, report.unit)
+        new = figure(metric.new, metric, report.unit)
         text = f"{reference} -> {new}, ratio {_ratio(metric.ratio)}"
         text = figures.clean(f"{text}, tolerance {figures.percent(metric.tolerance)}")
         if metric.verdict == "worse" and not undecided:

@@ -68,7 +68,7 @@ def pictures(report: Report) -> list[Picture]:
         steps_picture(report, columns),
         _resources(report, columns.observed),
         _timeline(report, columns.observed),
-        *([_operators(trace)] if trace is not None and trace.operators else []),
+        *([_operators(trace, step_of(report))] if trace is not None and trace.operators else []),
         _tree(report),
         _ranks(report),
         _source(report),
@@ -239,7 +239,7 @@ def rounded(values: NDArray[np.float64]) -> list[float]:
 
 def _resources(report: Report, launch: Observed | None) -> Picture:
     key = "resources"
-    title = "Processors, memory, disk and network under the steps"
+    title = "Processors, memory, disk and network meanwhile"
     sensors = launch.sensors if launch is not None else None
     curves = sensor_curves(sensors) if sensors is not None else {}
     if launch is None or sensors is None or not curves:
@@ -253,13 +253,13 @@ def _resources(report: Report, launch: Observed | None) -> Picture:
         drawn[name] = {"x": rounded(at_s[kept] - start_s), "y": rounded(values[kept])}
     busy = report.sensors.cpu_share
     caption = f"The usable CPUs were busy for {percent(busy)} of the time. " if busy else ""
-    caption += "The clock is that of the steps above, so that peaks can be compared."
+    caption += "The clock is that of the times above, so that peaks can be compared."
     return Picture(key=key, title=title, caption=caption, drawn=drawn)
 
 
 def _timeline(report: Report, launch: Observed | None) -> Picture:
     key = "timeline"
-    title = "What ran when, in a few usual steps"
+    title = f"What ran when, in a few usual {steps_of(report)}"
     lanes = profiled_lanes(report)
     of = "the profiler's trace: lanes at the same moment overlap"
     if lanes is None and launch is not None and report.steps is not None:
@@ -271,7 +271,10 @@ def _timeline(report: Report, launch: Observed | None) -> Picture:
     covered = {label: lane.total / whole for label, lane in lanes.lanes.items()}
     longest = max(covered, key=lambda label: covered[label], default="")
     last = lanes.first + len(lanes.edges) - 2
-    steps = f"Step {last}" if last == lanes.first else f"Steps {lanes.first} to {last}"
+    names = [name.capitalize() for name in (step_of(report), steps_of(report))]
+    steps = f"{names[0]} {last}"
+    if last != lanes.first:
+        steps = f"{names[1]} {lanes.first} to {last}"
     caption = f"{steps if lanes.steps_known else 'All'} of {of}."
     if longest:
         caption += f" The longest lane, {longest}, covers {percent(covered[longest])} of this time."
@@ -297,7 +300,7 @@ def _timeline(report: Report, launch: Observed | None) -> Picture:
     return Picture(key=key, title=title, caption=caption, drawn=drawn)
 
 
-def _operators(trace: TraceStatistics) -> Picture:
+def _operators(trace: TraceStatistics, unit: str) -> Picture:
     key = "operators"
     title = "The operators and kernels that take most"
     device = trace.has_device
@@ -308,7 +311,7 @@ def _operators(trace: TraceStatistics) -> Picture:
     ]
     where = "device" if device else "host"
     most = f"{rows[0]['label']} takes most of the {where}'s time"
-    caption = f"{most}: {seconds(rows[0]['s'])} a step."
+    caption = f"{most}: {seconds(rows[0]['s'])} a {unit}."
     return Picture(key=key, title=title, caption=caption, drawn={"rows": rows})
 
 

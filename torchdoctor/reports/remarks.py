@@ -3,16 +3,17 @@
 REMARKS = {  # what weakens a report
     "probe-failed": "The probe failed in {failures} places; the first: {first}.",
     "no-sandbox": "No sandbox: each launch wrote to your own files.",
-    "still-warming": "Steps were still getting faster or slower while the program was observed; "
-    "the shares of the step may shift later.",
-    "step-grows": "The step grows: fixes were compared at the same, early steps, and what treats "
-    "the growth gains more later.",
-    "few-steps": "Only {steps:counted step} could be measured: the step time is an estimate.",
-    "costly-observing": "Observing a step costs {cost_us:.0f} us, a large part of the step itself: "
+    "still-warming": "{Units} were still getting faster or slower while the program was observed; "
+    "the shares of {the_step} may shift later.",
+    "step-grows": "{The_step} grows: fixes were compared at the same, early {units}, and what "
+    "treats the growth gains more later.",
+    "few-steps": "Only {steps:counted {unit}, {units}} could be measured: the time of each is an "
+    "estimate.",
+    "costly-observing": "Observing a {unit} costs {cost_us:.0f} us, a large part of its time: "
     "its shares are uncertain.",
     "busy-machine": "Other programs kept {load} busy: speed-ups, above all of thread counts and "
-    "workers, may be those of a busy machine.[ {long_steps:.0%} of the time is what slow steps "
-    "took beyond the median step, and those programs may have caused it.] Measure on a quiet one "
+    "workers, may be those of a busy machine.[ {long_steps:.0%} of the time is what slow {units} "
+    "took beyond the median {unit}, and those programs may have caused it.] Measure on a quiet one "
     "before changing anything for good.",
     "files-beyond-cache": "The files that training reads do not fit into the page cache. Before "
     "each later launch, the files of the observed launch were dropped from it, so that fixes were "
@@ -22,7 +23,7 @@ REMARKS = {  # what weakens a report
     "after it.",
     "loss-not-finite": "The loss of the untouched program is NaN or infinite from its backward "
     "pass {backward_pass} on: fixes were compared by the losses before it.",
-    "step-time-changed": "A step took {observed_s:seconds} on average during the diagnosis and "
+    "step-time-changed": "A {unit} took {observed_s:seconds} on average during the diagnosis and "
     "{later_s:seconds} while fixes were tried: the machine's load changed, and perhaps the "
     "bottleneck with it. Run again on a quieter machine.",
     "noisy-machine": "The untouched program differed from itself by {ratio:ratio}x: smaller "

@@ -37,7 +37,7 @@ def comparison_page(comparison: Comparison, a: Report, b: Report) -> str:
     reach = {end: max((max(x[of]) for x in curves), default=None) for end, of in ends.items()}
     for name, picture in zip("AB", steps, strict=True):
         figures = None if picture.drawn is None else {**picture.drawn, **reach}
-        title = f"The time of every step of {name}"
+        title = f"The time of every {comparison.unit} of {name}"
         drawn.append(replace(picture, key=f"steps-{name}", title=title, drawn=figures))
     return html.render(comparison_format.document(comparison), drawn)
 
@@ -66,12 +66,14 @@ def _parts(comparison: Comparison) -> Picture:
 
     rows = [row("A", comparison.a, "a_s"), row("B", comparison.b, "b_s")]
     sides = {"A": comparison.a, "B": comparison.b}.items()
-    caption = " ".join(f"{x}'s step: {seconds(side.step_s)}, {side.basis}." for x, side in sides)
+    caption = " ".join(
+        f"{x}'s {comparison.unit}: {seconds(side.step_s)}, {side.basis}." for x, side in sides
+    )
     if known and known[0].change_s is not None:
         name = labels.get(known[0].name, known[0].name)
         times = f"{seconds(known[0].a_s)} in A, {seconds(known[0].b_s)} in B"
         caption += f" The part that changed most is {name}: {times}."
-    title = "Where a step's time goes, in A and in B"
+    title = f"Where a {comparison.unit}'s time goes, in A and in B"
     return Picture(key="time", title=title, caption=caption, drawn={"rows": rows})
 
 
@@ -104,7 +106,7 @@ def _pairs(report: GateReport) -> Picture:
     time = _step_time(report)
     if time is None or time.ratio is None:
         return Picture(key="trials", title=title, missing="No ratio of the two was measured.")
-    label, *cells, verdict = gate_format.row(time)
+    label, *cells, verdict = gate_format.row(time, report.unit)
     rows = [_row(label, cells[2], verdict, time.ratio, _TONES.get(time.verdict, ""))]
     rows[0]["pairs"] = report.pair_ratios
     allowed = time.tolerance or 0.0
@@ -126,8 +128,10 @@ def _versions(report: GateReport) -> Picture:
     title = "The time of both versions"
     time = _step_time(report)
     if time is None or time.reference is None or time.new is None:
-        return Picture(key="time", title=title, missing="No step time was measured.")
+        return Picture(key="time", title=title, missing=f"No {report.unit} time was measured.")
     times = {f"reference: {report.reference}": time.reference, "new": time.new}
     rows = [{"label": shorten_left(clean(x), _NAME), "s": s} for x, s in times.items()]
-    caption = f"The bars are the time per {report.per}, a mean over the launches of each."
+    caption = (
+        f"The bars are the time per {gate_format.per(report)}, a mean over the launches of each."
+    )
     return Picture(key="time", title=title, caption=caption, drawn={"rows": rows})

@@ -1,6 +1,7 @@
 """Ranks and operators of a trace as lines of text."""
 
 from torchdoctor.queries import scaling
+from torchdoctor.reports.vocabulary import step_of
 from torchdoctor.schema import MatrixWork, Operator, Report, TraceStatistics
 from torchdoctor.schema.figures import clean, counted, percent, seconds
 from torchdoctor.schema.traced import KNOWN_ENOUGH
@@ -16,7 +17,7 @@ def lines(report: Report) -> list[tuple[str, list[str]]]:
     """Return what the trace says beside the findings: titles, and the lines below each."""
     trace = report.trace
     profiled = ""
-    of = "per step" if trace is None or trace.steps else "in the whole trace"
+    of = f"per {step_of(report)}" if trace is None or trace.steps else "in the whole trace"
     parts = [(f"The ranks, {of}", rank_lines(report))]
     if trace is not None and trace.step_s:
         # A run's other figures are of launches without a profiler.

@@ -125,7 +125,8 @@ def with_sentences(report: Report) -> Report:
         why=why and _told(None, why, words, cwd),
         rest=rest and replace(rest, why=_told(None, rest.why, words, cwd)),
     )
-    told = replace(diagnosis, findings=findings, verdict=verdict)
+    path = [replace(x, metric=x.metric.format_map(words)) for x in diagnosis.path]
+    told = replace(diagnosis, path=path, findings=findings, verdict=verdict)
     report = replace(report, trace=report.trace and _traced(report.trace, words, cwd))
     report = _with_remarks(report, words, cwd)
     whole = statements(replace(report, diagnosis=told))

@@ -1,10 +1,10 @@
 """The words by which a report names what its figures are of: a step, the trace, the device."""
 
 from torchdoctor.schema import Report
+from torchdoctor.schema.units import several, unit_of
 
 _ACCELERATORS = ("mtia", "hpu")  # whose makers do not call them GPUs
 _WHOLE_TRACE = "the trace"
-_CALLED = {"loader": "batch", "forward": "call", "entry": "call"}  # by the boundary of what infers
 _STEP = {
     "each_step": "each {step}",
     "the_step": "the {step}",
@@ -14,16 +14,13 @@ _STEP = {
 
 
 def step_of(report: Report) -> str:
-    """Return what a step of the program is called: a batch or a call, where it infers."""
-    if report.kind != "inference" or report.steps is None:
-        return "step"
-    return _CALLED.get(report.steps.boundary.kind, "step")
+    """Return what a step of the program is called."""
+    return unit_of(report.kind, report.steps.boundary.kind if report.steps is not None else None)
 
 
 def steps_of(report: Report) -> str:
     """Return what several steps of the program are called."""
-    step = step_of(report)
-    return f"{step}es" if step.endswith("ch") else f"{step}s"
+    return several(step_of(report))
 
 
 def compared(report: Report) -> str:
@@ -31,10 +28,17 @@ def compared(report: Report) -> str:
     return "outputs" if report.kind == "inference" else "training"
 
 
+def of_unit(unit: str) -> dict[str, str]:
+    """Return the words for a step that is called so; `Each_step` begins a sentence."""
+    words = {name: text.format(step=unit) for name, text in _STEP.items()}
+    words |= {"unit": unit, "units": several(unit)}
+    return {**words, **{name.capitalize(): _begun(text) for name, text in words.items()}}
+
+
 def vocabulary(report: Report) -> dict[str, str]:
     """Return the words that templates may use; `Each_step` begins a sentence."""
     step = step_of(report)
-    words = {name: text.format(step=step) for name, text in _STEP.items()}
+    words = of_unit(step)
     words["first_step"] = f"the first {step if report.kind == 'inference' else 'training step'}"
     if report.diagnosis.verdict.rest is not None:
         words |= _of_all("the rest")

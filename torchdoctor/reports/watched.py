@@ -26,6 +26,7 @@ from torchdoctor.schema.figures import (
     seconds,
     speedup,
 )
+from torchdoctor.schema.units import several
 from torchdoctor.schema.watched import Period, WatchSummary
 
 _MOST_ALERTS = 4
@@ -35,32 +36,34 @@ _BEST_S = 5.0  # of a run whose best part is shorter, that part is noise
 _PAUSES = ("evaluation", "checkpoint")
 _PICTURES = {  # title and caption
     "steps": (
-        "The time of every step",
-        "A step takes {median_s:seconds} (median), without evaluation.",
+        "The time of every {unit}",
+        "A {unit} takes {median_s:seconds} (median), without evaluation.",
     ),
-    "time": ("Where a step's time went, over the run", "{cause}"),
+    "time": ("Where a {unit}'s time went, over the run", "{cause}"),
     "ranks": ("Who waits for whom", "{slow_rank}"),
     "resources": (
-        "Processors and memory under the steps",
-        "The machine is {host}; the clock is that of the steps above.",
+        "Processors and memory meanwhile",
+        "The machine is {host}; the clock is that of the times above.",
     ),
 }
 _UNMEASURED = "Nothing was measured beside the run."
 _EVEN = "No rank is far behind the others."
 
 
-def picture(key: str, drawn: dict[str, Any] | None, **values: Any) -> Picture:
+def picture(key: str, drawn: dict[str, Any] | None, unit: str = "step", **values: Any) -> Picture:
     """Return a picture with its title and caption; `drawn`: None where nothing was measured."""
     title, caption = _PICTURES[key]
+    title = filled(title, {"unit": unit}, {})
     if drawn is None:
         return Picture(key=key, title=title, missing=_UNMEASURED)
-    return Picture(key=key, title=title, caption=filled(caption, values, {}), drawn=drawn)
+    caption = filled(caption, {**values, "unit": unit}, {})
+    return Picture(key=key, title=title, caption=caption, drawn=drawn)
 
 
-def period_row(period: Period) -> dict[str, Any]:
-    """Return a part of the run as a row of the picture of time."""
+def period_row(period: Period, unit: str) -> dict[str, Any]:
+    """Return a part of the run as a row of the picture of time; `unit`: what a step is called."""
     return {
-        "label": f"{clock(period.t_unix_s)}, from step {period.first_step:,}",
+        "label": f"{clock(period.t_unix_s)}, from {unit} {period.first_step:,}",
         "s": period.step_s,
         "parts": [
             {"key": PHASE_COLOURS[x], "label": PHASE_NAMES[x], "share": spent / period.step_s}
@@ -118,9 +121,10 @@ def _answer(summary: WatchSummary) -> list[Block]:
     if summary.median_step_s is None or summary.best_step_s is None:
         return [doc.Sentence(ending_of(summary), "strong")]
     blocks: list[Block] = [doc.Sentence(answer_of(summary), "strong")]
+    units = several(summary.unit)
     steps = f"{summary.steps:,}"
     median = f"median {seconds(summary.median_step_s)}"
-    title = f"{steps} steps"
+    title = f"{steps} {units}"
     figure = median
     rows = []
     if summary.best_of_s >= _BEST_S:
@@ -130,11 +134,12 @@ def _answer(summary: WatchSummary) -> list[Block]:
         at_best_s = summary.best_step_s * summary.steps
         if (gain := summary.training_s / max(at_best_s, 1e-9)) >= _WORTH:
             whole = f"{duration(at_best_s)}, not {duration(summary.training_s)}"
-            figure = f"all steps take {whole} ({ratio(gain)}x)"
-        rows.append(("steps", f"{steps}, {median}"))
+            figure = f"all {units} take {whole} ({ratio(gain)}x)"
+        rows.append((units, f"{steps}, {median}"))
     if summary.drift is not None:
-        why = f": {clause_of(summary.drift_cause)}" if summary.drift_cause else ""
-        rows.append(("last quarter", f"{ratio(summary.drift)}x a step of the first quarter{why}"))
+        of_first = f"{ratio(summary.drift)}x a {summary.unit} of the first quarter"
+        why = f": {clause_of(summary.drift_cause, summary.unit)}" if summary.drift_cause else ""
+        rows.append(("last quarter", f"{of_first}{why}"))
     blocks.append(KeyFigures(title, figure, rows))
     if summary.trying:
         told = ""
@@ -171,8 +176,9 @@ def _periods(summary: WatchSummary) -> list[Block]:
         ]
         for period in summary.periods
     ]
-    columns = ["steps", "from", "a step", "samples/s", *(PHASE_NAMES[name] for name in shown)]
-    return table(columns, rows)
+    unit = summary.unit
+    columns = [several(unit), "from", f"a {unit}", "samples/s"]
+    return table([*columns, *(PHASE_NAMES[name] for name in shown)], rows)
 
 
 def _slowest(summary: WatchSummary) -> list[Block]:
@@ -180,7 +186,7 @@ def _slowest(summary: WatchSummary) -> list[Block]:
         [f"{slow.step:,}", clock(slow.t_unix_s), seconds(slow.step_s), of_slow_step(slow)]
         for slow in summary.slowest
     ]
-    return table(["step", "at", "took", "mostly"], rows)
+    return table([summary.unit, "at", "took", "mostly"], rows)
 
 
 def _costs(summary: WatchSummary) -> list[Block]:
@@ -195,10 +201,13 @@ def _costs(summary: WatchSummary) -> list[Block]:
             lines.append(f"{each}, {spent} in all ({percent(spent_s / whole)}).")
     if summary.own_cost is not None:
         cost = f"{speedup(summary.own_cost)} the time of one without"
-        lines.append(f"A step with torchdoctor's hooks takes {cost}, measured in this run.")
+        hooked = f"A {summary.unit} with torchdoctor's hooks"
+        lines.append(f"{hooked} takes {cost}, measured in this run.")
     if summary.ranks and summary.slow_rank is None:
         waiting = percent(summary.rank_waiting)
-        lines.append(f"The ranks are even: they wait {waiting} of each step for the slowest.")
+        lines.append(
+            f"The ranks are even: they wait {waiting} of each {summary.unit} for the slowest."
+        )
     elif summary.slow_rank is not None and summary.slow_rank != summary.cause:
         lines.append(slow_rank_of(summary))
     return sentences(*lines)
@@ -217,7 +226,7 @@ def _details(summary: WatchSummary, told: list[str]) -> list[doc.Section]:
         ]
         for rank in shown_ranks(summary)
     ]
-    columns = ["rank", "step", "computes", "data", "waits for others", "last", "clock"]
+    columns = ["rank", summary.unit, "computes", "data", "waits for others", "last", "clock"]
     about = [program(summary.command, ""), summary.folder, summary.steps_found]
     return sections(
         ("Ranks, the slowest first", table(columns, ranks)),

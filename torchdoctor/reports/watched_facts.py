@@ -1,9 +1,11 @@
 """The sentences of a watched run's facts: what happened, what changed with it, and what to do."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from torchdoctor.reports import templates
+from torchdoctor.reports.vocabulary import of_unit
 from torchdoctor.schema import Evidence, Finding
 from torchdoctor.schema.figures import clean
 from torchdoctor.schema.watched import ExplainedFact, SlowStep
@@ -17,41 +19,35 @@ _SHOWN = {
     "evaluation": ("evaluation", "communication"),
     "checkpoint": ("checkpoints", "memset"),
     "gc": ("garbage collection", "other"),
-    "other": ("the rest of the step", "other"),
+    "other": ("other code", "other"),
 }
 PHASE_NAMES = {phase: name for phase, (name, _) in _SHOWN.items()}
 PHASE_COLOURS = {phase: colour for phase, (_, colour) in _SHOWN.items()}  # of a bar's parts
-# What the templates of checks call things: a training is watched.
-_WORDS = {
-    "each_step": "each step",
-    "Each_step": "Each step",
-    "the_step": "the step",
-    "a_step": "a step",
-    "program": "training",
-    "Program": "Training",
-    "device": "GPU",
+_PROGRAMS = {  # what templates call a program; `fed`: what its loader feeds
+    "training": {"program": "training", "Program": "Training", "fed": "training"},
+    "inference": {"program": "inference", "Program": "Inference", "fed": "model"},
 }
 # `{why}` is the clause of what changed; `since` of an alert is the step that it began with.
-_SINCE = "step {step:,} ({since_s:clock})"
+_SINCE = "{unit} {step:,} ({since_s:clock})"
 ALERTS = {
-    "training-slower": "Training is {slower:ratio}x slower since " + _SINCE + ": [on rank {rank} ]"
+    "training-slower": "{Program} is {slower:ratio}x slower since " + _SINCE + ": [on rank {rank} ]"
     "{why}.",
     "evaluation-longer": "Each evaluation takes {seconds:seconds} since " + _SINCE + "[, before "
     "that {usual_s:seconds}]. Evaluate less often or on fewer batches, under "
     "torch.inference_mode().",
     "checkpoint-longer": "Each checkpoint takes {seconds:seconds} since " + _SINCE + "[, before "
     "that {usual_s:seconds}]. Write to a faster disk, less often, or in the background.",
-    "memory-grows": "Memory grows by [{a_step:memory}][{a_step_kb:.3g} kB] a step since "
+    "memory-grows": "Memory grows by [{each_bytes:memory}][{each_kb:.3g} kB] a {unit} since "
     + _SINCE
     + " and will be full"
-    "[ of {limit:memory}] at about step {full_at:,.0f}, in {left_s:duration}. Look for tensors "
+    "[ of {limit:memory}] at about {unit} {full_at:,.0f}, in {left_s:duration}. Look for tensors "
     "kept with their graph (use .item() or .detach()) and for lists that grow.",
     "loss-not-finite": "The loss is {loss} at " + _SINCE + ". Go back to a checkpoint, and look at "
     "the learning rate, float16 without a scaler, and this batch.",
-    "loader-starves": "The loader[ (num_workers={workers})] starves the training: {share:percent} "
-    "of each step since " + _SINCE + " is a wait for data. `torchdoctor report` tells the command "
-    "that tries remedies.",
-    "rank-dead": "Rank {rank} has given no sign of life since {sign_s:clock} (step {step:,}): it "
+    "loader-starves": "The loader[ (num_workers={workers})] starves the {fed}: {share:percent} "
+    "of each {unit} since " + _SINCE + " is a wait for data. `torchdoctor report` tells the "
+    "command that tries remedies.",
+    "rank-dead": "Rank {rank} has given no sign of life since {sign_s:clock} ({unit} {step:,}): it "
     "was killed or has crashed, and the others wait for it. Look at its output, and in the "
     "kernel's log (dmesg) for lack of memory.",
     "rank-late": "Rank {rank} started {late_s:duration} after the others, at {since_s:clock}. Look "
@@ -59,24 +55,28 @@ ALERTS = {
     "ranks-missing": "{missing:counted rank} of {world} ({ranks:list}[ and {more} more]) "
     "have not started {passed_s:duration} after the others. Look at their nodes, and at what the "
     "launcher prints.",
-    "process-hangs": "No step has ended for {passed_s:duration}, since " + _SINCE + ": the process "
+    "process-hangs": "No {unit} has ended for {passed_s:duration}, since "
+    + _SINCE
+    + ": the process "
     "is in {phase}. `py-spy dump --pid {pid}` on {host} tells the line.",
-    "rank-hangs": "No step has ended for {passed_s:duration}, since " + _SINCE + ": rank {rank} is "
+    "rank-hangs": "No {unit} has ended for {passed_s:duration}, since "
+    + _SINCE
+    + ": rank {rank} is "
     "in {phase}, and the others wait for it. `py-spy dump --pid {pid}` on {host} tells the "
     "line.",
     "rank-lags": "Rank {rank} lags: since " + _SINCE + " the others wait {share:percent} of each "
-    "step for it[: {why}]. Look at {host}, process {pid}.",
+    "{unit} for it[: {why}]. Look at {host}, process {pid}.",
 }
 # Clauses: what changed with a slower training.
 CAUSES = {
-    "phase-grown": "{phase} has grown from {before_s:seconds} to {after_s:seconds} a step",
-    "nothing-else": "{phase} has grown from {before_s:seconds} to {after_s:seconds} a step",
+    "phase-grown": "{phase} has grown from {before_s:seconds} to {after_s:seconds} a {unit}",
+    "nothing-else": "{phase} has grown from {before_s:seconds} to {after_s:seconds} a {unit}",
     "batches-grown": "batches have grown from {before:,.0f} to {after:,.0f} samples[, and a sample "
     "takes {each:.2f}x the time]",
     "inputs-grown": "the model's inputs have grown from {before:,.0f} to {after:,.0f} numbers a "
     "batch of the same number of samples",
-    "new-shapes": "{share:percent} of the steps bring a shape that the model never had, for which "
-    "torch.compile compiles, and cuDNN searches, anew",
+    "new-shapes": "{share:percent} of the {units} bring a shape that the model never had, for "
+    "which torch.compile compiles, and cuDNN searches, anew",
     "swaps": "memory is short, and pages come back from swap[ ({mb_per_s:.1f} MB/s)]",
     "files-read-again": "memory is short, and pages of files are read again and again",
     "quota-used-up": "the CPU quota of its control group stops the program ({stopped_s:.2g} s of "
@@ -87,7 +87,7 @@ CAUSES = {
     "cpus-shared": "other programs use {after:.1f} CPUs (before: {before:.1f}), which this one "
     "needs",
     "waits-for-ranks": "the wait for other ranks has grown from {before_s:seconds} to "
-    "{after_s:seconds} a step",
+    "{after_s:seconds} a {unit}",
     "waits-for-cpu": "it waits {share:percent} of the time for a CPU that others use",
     "clock-lower": "its processor's clock is lower",
     "batches-larger": "its batches are larger",
@@ -113,7 +113,7 @@ TODO = {
 }
 _SEE = "`torchdoctor explain {check}` tells what to do."
 SUMMARIES = {
-    "ranks-wait": "The other ranks wait {share:percent} of each step for rank {rank} (on {host})"
+    "ranks-wait": "The other ranks wait {share:percent} of {each_step} for rank {rank} (on {host})"
     "[: {why}].",
     "largest-cost": "The largest cost is {phase}[ ({location:place})]: {share:percent} of the "
     "time.",
@@ -123,12 +123,17 @@ SUMMARIES = {
     "program-broken-off": "Ctrl-C, a signal or a crash ended the program at {at_s:moment}.",
     "run-silent": "The run was killed: its last sign of life is of {at_s:moment}.",
     "program-runs": "The program is running; this is what is known so far.",
-    "no-step": "No training step. A program that infers is watched if it calls torchdoctor.step() "
-    "after each answer.",
-    "no-step-watched": "No training step ({reason}).",
+    "no-step": "No training step was seen. Nor was a model called often enough: torchdoctor.step() "
+    "marks the steps by hand.",
+    "no-step-watched": "No training step was seen ({reason}).",
 }
 SENTENCES = {**ALERTS, **SUMMARIES}
 _Explained = TypeVar("_Explained", bound=ExplainedFact)
+
+
+def words_of(unit: str = "step", program: str = "training") -> dict[str, str]:
+    """Return what templates call things; `unit`: a step; `program`: training or inference."""
+    return {**of_unit(unit), **_PROGRAMS[program], "device": "GPU"}
 
 
 def with_sentence(explained: _Explained) -> _Explained:
@@ -138,11 +143,12 @@ def with_sentence(explained: _Explained) -> _Explained:
 
 def sentence_of(explained: ExplainedFact, cwd: str = "") -> str:
     """Return what happened, what explains it and what to do, in words."""
+    words = words_of(explained.unit, explained.program)
     why = explained.why
-    clause = None if why is None else _filled(CAUSES.get(why.fact), why)
-    told = [_filled(SENTENCES.get(explained.fact.fact), explained.fact, cwd, why=clause)]
+    clause = None if why is None else _filled(CAUSES.get(why.fact), why, words)
+    told = [_filled(SENTENCES.get(explained.fact.fact), explained.fact, words, cwd, why=clause)]
     if explained.finding is not None:
-        told += _found(explained.finding)
+        told += _found(explained.finding, words)
     if why is not None:
         told.append(TODO.get(why.fact, ""))
     return " ".join(filter(None, told))
@@ -150,12 +156,12 @@ def sentence_of(explained: ExplainedFact, cwd: str = "") -> str:
 
 def of_fact(evidence: Evidence) -> str:
     """Return a fact that nothing explains in words."""
-    return _filled(SENTENCES.get(evidence.fact), evidence)
+    return _filled(SENTENCES.get(evidence.fact), evidence, words_of())
 
 
-def clause_of(cause: Evidence) -> str:
-    """Return what changed, as a clause."""
-    return _filled(CAUSES.get(cause.fact), cause)
+def clause_of(cause: Evidence, unit: str) -> str:
+    """Return what changed, as a clause; `unit`: what a step is called."""
+    return _filled(CAUSES.get(cause.fact), cause, words_of(unit))
 
 
 def of_slow_step(slow: SlowStep) -> str:
@@ -166,19 +172,25 @@ def of_slow_step(slow: SlowStep) -> str:
     return f"a pass over the loader began ({longest})" if slow.pass_began else longest
 
 
-def _found(finding: Finding) -> list[str]:
+def _found(finding: Finding, words: dict[str, str]) -> list[str]:
     """Return what a check found, in the words of its own."""
     from torchdoctor.reports.verdict import worded  # which reads the whole catalogue
 
-    facts = worded(finding, _WORDS).evidence
+    facts = worded(finding, words).evidence
     return [*(fact.sentence for fact in facts), _SEE.format(check=finding.check)]
 
 
-def _filled(template: str | None, evidence: Evidence, cwd: str = "", **more: str | None) -> str:
+def _filled(
+    template: str | None,
+    evidence: Evidence,
+    words: Mapping[str, str],
+    cwd: str = "",
+    **more: str | None,
+) -> str:
     """Return a fact in words; empty where it is one of another version."""
     if template is None:
         return clean(evidence.sentence)
-    values = {**_WORDS, **evidence.values, **_phase(evidence.values.get("phase")), **more}
+    values = {**words, **evidence.values, **_phase(evidence.values.get("phase")), **more}
     values |= {"share": evidence.share, "location": evidence.location}
     return templates.filled(template, values, {}, cwd)
 

@@ -1,6 +1,7 @@
 """What changed between two reports: one program before and after, or on two machines."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from torchdoctor.schema.summary import Summary
 from torchdoctor.schema.trials import Interval
@@ -85,8 +86,10 @@ class Comparison:
     """What changed from A to B."""
 
     summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
-    schema_version: str = "1.1"  #: Version of these names, "1.x".
+    schema_version: str = "1.2"  #: Version of these names, "1.x".
     torchdoctor_version: str = ""  #: The version that wrote the file.
+    kind: Annotated[str, "training", "inference"] = "training"  #: What both programs do.
+    unit: Annotated[str, "step", "batch", "call"] = "step"  #: What a step of them is called.
     a: ComparedSide  #: What is compared with.
     b: ComparedSide  #: What is compared.
     verdict: str  #: Of B: slower, faster, same, unclear (launches vary) or not comparable.

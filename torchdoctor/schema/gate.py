@@ -1,6 +1,7 @@
 """What a gate says: two versions of a program, measured against each other."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from torchdoctor.schema.environment import Environment
 from torchdoctor.schema.network import NetworkUse
@@ -29,12 +30,14 @@ class GateReport:
     """The verdict of a gate, and what it rests on."""
 
     summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
-    schema_version: str = "1.4"  #: Version of these names, "1.x".
+    schema_version: str = "1.5"  #: Version of these names, "1.x".
     torchdoctor_version: str = ""  #: The version that wrote the file.
     created: str = ""  #: When, ISO 8601 in UTC.
     workload: WorkloadRecord  #: What was run.
     environment: Environment  #: The machine and the software it was measured on.
     reference: str  #: What was compared with: a commit or a stored report.
+    kind: Annotated[str, "training", "inference"] = "training"  #: What the program does.
+    unit: Annotated[str, "step", "batch", "call"] = "step"  #: What a step of it is called.
     verdict: str  #: The answer, which the exit code says as well.
     sentence: str  #: The same in words.
     metrics: list[GateMetric] = field(default_factory=list)  #: One row for each figure.

@@ -14,6 +14,7 @@ from torchdoctor.schema.launches import ProgramFailure
 from torchdoctor.schema.network import NetworkUse
 from torchdoctor.schema.program import ProcessFacts
 from torchdoctor.schema.traced import RankTime, Shares, TraceStatistics
+from torchdoctor.schema.units import unit_of
 
 _RELEASE = re.compile(r"(\d+)\.(\d+)")
 
@@ -67,6 +68,16 @@ class Boundary:
     def infers(self) -> bool:
         """Return whether the program computes no gradients: its models are called, not trained."""
         return self.learned_by == "forward"
+
+    @property
+    def program(self) -> str:
+        """Return what the program does: training or inference."""
+        return "inference" if self.infers else "training"
+
+    @property
+    def unit(self) -> str:
+        """Return what an iteration is called: a step, a batch or a call."""
+        return unit_of(self.program, self.kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +205,11 @@ class Recording:
         """Return major and minor number of the program's torch; None: not known."""
         match = _RELEASE.match(self.main.torch or self.environment.torch or "")
         return (int(match[1]), int(match[2])) if match else None
+
+    @property
+    def unit(self) -> str:
+        """Return what a step of it is called: a step, a batch or a call."""
+        return self.steps.boundary.unit if self.steps is not None else "step"
 
     @property
     def infers(self) -> bool:

@@ -269,7 +269,7 @@ class FixSpec(SwitchSpec):
         device = recording.accelerator if recording.has_gpu else None
         if device is not None and self.platforms and device not in self.platforms:
             known = " and ".join(PLATFORMS.get(name, name) for name in self.platforms)
-            return f"It is for {known}. The program trains on {PLATFORMS.get(device, device)}."
+            return f"It is for {known}. The program is on {PLATFORMS.get(device, device)}."
         return self.refuses(recording) or self.lack(recording)
 
     def lack(self, recording: Recording) -> str | None:

@@ -19,12 +19,14 @@ class ExplainedFact:
     fact: Evidence  #: What happened.
     why: Evidence | None = None  #: What changed with it; null: not looked for.
     finding: Finding | None = None  #: What a check finds in the time that it is of; null: nothing.
+    unit: str = "step"  #: What a step is called: a batch or a call, where the program infers.
+    program: Annotated[str, "training", "inference"] = "training"
     sentence: str = ""  #: The same in words, for readers.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alert(ExplainedFact):
-    """What the user should know while the training runs."""
+    """What the user should know while the program runs."""
 
     t_unix_s: float  #: When it began.
     step: int  #: The step that it began with.
@@ -86,6 +88,8 @@ class WatchSummary:
     started_unix_s: float = 0.0
     elapsed_s: float = 0.0
     steps: int = 0
+    program: Annotated[str, "training", "inference"] = "training"
+    unit: str = "step"  # what a step is called: a batch or a call, where the program infers
     steps_found: str = ""
     location: Location | None = None  # of the loader or optimizer
     training_s: float = 0.0  # of all steps, without evaluation and checkpoints

@@ -15,6 +15,7 @@ from .evidence import (
     BACKWARD_BEGIN,
     BACKWARD_END,
     BATCH,
+    ENTRY,
     FETCH,
     FEWEST,
     FORWARD,
@@ -186,6 +187,8 @@ class StepRule:
             self.learned += 1
         elif kind == FORWARD:
             return decided.kind == "forward" and decided.source in (None, source)
+        elif kind == ENTRY:
+            return decided.kind == "entry" and decided.source in (None, source)
         return kind == STEP and decided.kind == "explicit"
 
     def leaning(self, thread: int | None = None) -> Decision | None:

@@ -204,8 +204,8 @@ def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
         each = rise / max(steps[0] - steps[low], 1)
         grows = fact(
             "memory-grows",
-            a_step=each if each >= _MEGABYTE else None,
-            a_step_kb=each / 1e3 if each < _MEGABYTE else None,
+            each_bytes=each if each >= _MEGABYTE else None,
+            each_kb=each / 1e3 if each < _MEGABYTE else None,
             limit=limit if math.isfinite(limit) else None,
             full_at=steps[0] + free / each,
             left_s=free * passed_s / rise,

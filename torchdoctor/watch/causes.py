@@ -1,4 +1,4 @@
-"""Name the cause of a slower training: by the part of the step that grew, and what grew with it.
+"""Name the cause of a slower program: by the part of the step that grew, and what grew with it.
 
 The rules are asked from the top; a rule above explains what rules below it would also find. What a
 check of `run` tells of the time after a change has no rule of its own: the check is asked.
@@ -68,7 +68,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Cause:
-    """What changed with the training: the check that tells it, or a name; the facts."""
+    """What changed with the program: the check that tells it, or a name; the facts."""
 
     name: str
     why: Evidence | None

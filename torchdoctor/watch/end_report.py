@@ -70,10 +70,11 @@ def pictures(run: WatchedRun, summary: WatchSummary) -> list[Picture]:
     step_s = np.asarray(tables.training_s(steps) / steps.steps)
     at_s = (steps.start_ns - steps.start_ns[0]) / 1e9
     drawn = times_drawn(at_s, step_s, {"steps with an evaluation": steps.rows["evaluation"] > 0})
-    shown = [watched.picture("steps", drawn, median_s=summary.median_step_s)]
-    rows = [watched.period_row(period) for period in summary.periods]
+    shown = [watched.picture("steps", drawn, summary.unit, median_s=summary.median_step_s)]
+    rows = [watched.period_row(period, summary.unit) for period in summary.periods]
     if rows:
-        shown.append(watched.picture("time", {"rows": rows}, cause=watched.answer_of(summary)))
+        cause = watched.answer_of(summary)
+        shown.append(watched.picture("time", {"rows": rows}, summary.unit, cause=cause))
     shown.append(_machine(run, log.process.host, float(steps.start_ns[0])))
     if summary.ranks:
         ranks = {"ranks": [asdict(rank) for rank in watched.shown_ranks(summary)]}

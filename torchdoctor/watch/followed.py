@@ -75,4 +75,12 @@ class Followed:
         rank = self.process.rank
         since = {"step": step, "since_s": since_s, "rank": rank}
         evidence = replace(evidence, values={**evidence.values, **since})
-        return Alert(t_unix_s=since_s, step=step, kind=kind, fact=evidence, rank=rank)
+        return Alert(
+            t_unix_s=since_s,
+            step=step,
+            kind=kind,
+            fact=evidence,
+            rank=rank,
+            unit=self.process.unit,
+            program=self.process.kind,
+        )

@@ -32,8 +32,12 @@ class Ranks:
 
 
 def trained(run: WatchedRun) -> list[ProcessLog]:
-    """Return the log of each rank: of its last process, where it was started again."""
+    """Return the log of each rank: of its last process, where it was started again.
+
+    Where any process trains, those that infer are its helpers.
+    """
     logs = [log for log in run.processes if len(log.steps)] or run.processes
+    logs = [log for log in logs if not log.process.infers] or logs
     return list({log.process.rank: log for log in logs}.values())
 
 
@@ -145,10 +149,12 @@ def _behind(run: WatchedRun, logs: list[ProcessLog], times: list[RankTime]) -> R
     tables = [_levels(run, by_rank[x.rank]) for x in (slowest, *some)]
     usual = {name: float(np.median([x[name] for x in tables[1:]])) for name in tables[0]}
     _, why = lag_cause(Change(usual, tables[0]))
-    host = by_rank[slowest.rank].process.host
-    wait = fact("ranks-wait", share=waiting, rank=slowest.rank, host=host)
-    behind = with_sentence(ExplainedFact(fact=wait, why=why, finding=finding))
-    return Ranks(times=times, waiting=waiting, slowest=behind, rank=slowest.rank)
+    process = by_rank[slowest.rank].process
+    wait = fact("ranks-wait", share=waiting, rank=slowest.rank, host=process.host)
+    behind = ExplainedFact(
+        fact=wait, why=why, finding=finding, unit=process.unit, program=process.kind
+    )
+    return Ranks(times=times, waiting=waiting, slowest=with_sentence(behind), rank=slowest.rank)
 
 
 def _levels(run: WatchedRun, log: ProcessLog) -> dict[str, float]:

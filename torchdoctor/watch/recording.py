@@ -15,6 +15,7 @@ from torchdoctor.probe.measure.facts import write_json
 from torchdoctor.schema import Location
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import bytes_of, open_regular
+from torchdoctor.schema.units import unit_of
 from torchdoctor.watch.inside import layout
 
 FOLDER = "watch"  # in the run folder
@@ -68,7 +69,8 @@ class Process:
     argv: list[str] = field(default_factory=list)
     torch: str = ""
     device: str = "cpu"
-    # What a step is: "loader", "optimizer", "backward", "explicit"; None: not decided yet.
+    kind: str = "training"  # or "inference"
+    # What a step is: of `steps.evidence.KINDS`; None: not decided yet.
     step_kind: str | None = None
     steps_found: str = ""  # the same as one sentence
     location: Location | None = None  # of the loader or optimizer
@@ -76,6 +78,16 @@ class Process:
     num_workers: int | None = None
     probe_failed: str | None = None  # why the probe removed itself
     exited: bool = False  # by itself: its exit handlers ran, and no exception was left
+
+    @property
+    def infers(self) -> bool:
+        """Return whether its models are called and nothing is learned."""
+        return self.kind == "inference"
+
+    @property
+    def unit(self) -> str:
+        """Return what a step of it is called."""
+        return unit_of(self.kind, self.step_kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,8 @@ from torchdoctor.schema import Bound, Workload
 from torchdoctor.watch.recording import Process, Start
 from torchdoctor.watch.window import field_of, recording
 
+_OF_CALLS = ("forward", "other")  # what helps there tell facts of the calls, which `run` notes
+
 
 @dataclass(frozen=True)
 class Remedies:
@@ -22,7 +24,12 @@ class Remedies:
 def remedies(
     start: Start, process: Process, phases_s: Mapping[str, float], steps: int, largest: str
 ) -> Remedies:
-    """Return the fixes that treat or work in the largest phase; `phases_s`: of all the steps."""
+    """Return the fixes that treat or work in the largest phase; `phases_s`: of all the steps.
+
+    None are named for the calls of a program that infers.
+    """
+    if process.infers and largest in _OF_CALLS:
+        return Remedies([], None)
     phase = field_of(largest)
     treating = {ident for ident, check in catalogue.checks().items() if phase in check.phases}
     means_s = {name: spent_s / max(steps, 1) for name, spent_s in phases_s.items()}
@@ -35,6 +42,8 @@ def remedies(
             continue
         touched = fix.touches(watched)
         if touched is not None and share_saved(touched) < LEAST_SHARE:
+            continue
+        if process.infers and fix.refusal(watched) is not None:
             continue
         fixes.append(ident)
         bounds.append(bound_of(touched))

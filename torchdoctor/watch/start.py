@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from torchdoctor import __version__
 from torchdoctor.launch.launch import PROBE
+from torchdoctor.launch.launch_spec import entry_points
 from torchdoctor.launch.run_folder import new_run_folder
 from torchdoctor.schema import Workload, secret_values
 from torchdoctor.schema.errors import UsageError
@@ -62,6 +63,7 @@ def watch(workload: Workload, settings: WatchSettings) -> NoReturn:
         "channel": str(folder / FOLDER),
         "step_on": settings.step_on,
         "profile": settings.profile,
+        "entry_points": entry_points(),
     }
     plan_file = folder / f"plan-{host}-{os.getpid()}.json"
     try:

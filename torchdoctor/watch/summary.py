@@ -65,6 +65,8 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     drift, drift_cause = _drift(table, log.process)
     result = {
         "steps": int(log.steps.step[-1]),
+        "program": log.process.kind,
+        "unit": log.process.unit,
         "steps_found": log.process.steps_found,
         "location": log.process.location,
         "training_s": training_s,

@@ -17,6 +17,7 @@ from torchdoctor.reports.formats import program
 from torchdoctor.reports.watched import phase_bars
 from torchdoctor.reports.watched_facts import of_fact, sentence_of
 from torchdoctor.schema.figures import counted, duration, memory, percent, seconds
+from torchdoctor.schema.units import several
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.followed import read_alerts
 from torchdoctor.watch.inside.layout import PASS_BEGAN
@@ -82,7 +83,7 @@ def frame(run: WatchedRun, now_s: float, width: int, height: int, colours: str |
 def _waiting(logs: list[ProcessLog], passed_s: float) -> list[Block]:
     failed = next((log.process.probe_failed for log in logs if log.process.probe_failed), None)
     if failed:
-        return sentences(f"The probe removed itself, and the training goes on: {failed}")
+        return sentences(f"The probe removed itself, and the program goes on: {failed}")
     return sentences(f"No step has ended yet, {duration(passed_s)} after the start.", tone="strong")
 
 
@@ -102,7 +103,8 @@ def _progress(log: ProcessLog, width: int) -> list[Block]:
     per_s = count / max(spent_s, 1e-9)
     samples = float(np.nansum(recent.samples * recent.steps)) / max(spent_s, 1e-9)
     speed = f"{samples:,.0f} samples/s   " if samples else ""
-    speed += f"{per_s:,.3g} steps/s   a step takes {seconds(1 / per_s)}"
+    unit = log.process.unit
+    speed += f"{per_s:,.3g} {several(unit)}/s   a {unit} takes {seconds(1 / per_s)}"
     done = int(log.steps.step[-1])
     rows = [("speed", speed), ("of 10 minutes", _trend(trend, min(_TREND, width - 24)))]
     part = ""
@@ -113,7 +115,7 @@ def _progress(log: ProcessLog, width: int) -> list[Block]:
         left = duration((length - since) / per_s)
         part = f"{since:,} of {length:,} in this epoch, {left} until its end"
     phases = dict(zip(PHASES, recent.spent_s.sum(axis=0), strict=True))
-    return [KeyFigures(f"Step {done:,}", part, rows), *phase_bars(phases)]
+    return [KeyFigures(f"{unit.capitalize()} {done:,}", part, rows), *phase_bars(phases)]
 
 
 def _epoch(steps: Steps) -> tuple[int, int] | None:

@@ -76,7 +76,10 @@ def recording(
         workload=workload,
         environment=Environment(torch=process.torch or None, usable_cpus=usable_cpus),
         steps=StepStatistics(
-            boundary=Boundary(kind=process.step_kind or "loader"),
+            boundary=Boundary(
+                kind=process.step_kind or "loader",
+                learned_by="forward" if process.infers else "backward",
+            ),
             how_found=process.steps_found,
             steps=steps,
             warmup_steps=0,

@@ -44,6 +44,10 @@ class EntryPoints:
         for number, module in unfinished:
             self._imported(number, module)
 
+    def name(self, number):
+        """Return what the function of a number is called."""
+        return self._entries[number]["name"]
+
     def facts(self):
         """Return `entry_points` of the process facts."""
         return {

@@ -53,7 +53,7 @@ class Models:
 
         Models may still be wrapped then: the scans of `discover` are made all the same.
         """
-        self._stop_awaiting()  # a program that makes an optimizer trains
+        self.stop_awaiting()  # a program that makes an optimizer trains
         if not self._looked_early:
             self._looked_early = True
             self._scan()
@@ -79,9 +79,9 @@ class Models:
     def forward_begins(self):
         """Note a forward of a root module."""
         self.seen_forward = True
-        self._stop_awaiting()
+        self.stop_awaiting()
 
-    def _stop_awaiting(self):
+    def stop_awaiting(self):
         """Look no more for the first call of any module: what is compiled guards on its class."""
         if self.first_call is not None:
             self.first_call.end()

@@ -28,7 +28,7 @@ from torchdoctor.reports.details import A_A
 from torchdoctor.reports.formats import document
 from torchdoctor.reports.run_columns import Measured, read_measured, trace_files
 from torchdoctor.reports.trial_rows import training
-from torchdoctor.reports.vocabulary import compared
+from torchdoctor.reports.vocabulary import compared, step_of
 from torchdoctor.reports.wording import samples_per_s
 from torchdoctor.schema import Interval, Report
 from torchdoctor.schema.errors import UsageError
@@ -87,14 +87,15 @@ class EventFile:
 
 def write_figures(writer: EventFile, report: Report) -> None:
     """Write each figure of the report; what was not measured is no point."""
+    unit = step_of(report)
     baseline = report.baseline
     time_s = report.baseline.step_time_s
     sensors = report.sensors
     if time_s is not None:
-        writer.scalar("step_time/median_s", time_s.median)
-        writer.scalar("step_time/mean_s", time_s.mean)
+        writer.scalar(f"{unit}_time/median_s", time_s.median)
+        writer.scalar(f"{unit}_time/mean_s", time_s.mean)
     for number, seconds in enumerate(report.trace.step_times_s if report.trace else []):
-        writer.scalar("step_time/profiled_s", seconds, number)
+        writer.scalar(f"{unit}_time/profiled_s", seconds, number)
     for number, seconds in enumerate(baseline.launches_s):
         writer.scalar("launches/baseline_s_per_sample", seconds, number)
     calls = report.steps.calls if report.steps is not None else None
@@ -104,7 +105,7 @@ def write_figures(writer: EventFile, report: Report) -> None:
         writer.scalar("latency_s/p95", calls.latency_p95_s)
         writer.scalar("tokens_per_s", calls.tokens_per_s)
     for name, share in asdict(baseline.shares).items():
-        writer.scalar(f"share_of_step/{name}", share)
+        writer.scalar(f"share_of_{unit}/{name}", share)
     writer.scalar("utilization/cpu_mean", sensors.cpu_share)
     writer.scalar("utilization/gpu_mean", sensors.gpu_utilization)
     for tag, size_bytes in (
@@ -115,12 +116,12 @@ def write_figures(writer: EventFile, report: Report) -> None:
         writer.scalar(tag, None if size_bytes is None else size_bytes / 1e9)
 
 
-def write_observed(writer: EventFile, measured: Measured) -> None:
+def write_observed(writer: EventFile, measured: Measured, unit: str) -> None:
     """Write the observing launch over time: steps and sensors."""
     launch = measured.observed
     if launch is None:
         return
-    write_steps(writer, "step_time/observed_s", "observed", measured)
+    write_steps(writer, f"{unit}_time/observed_s", "observed", measured)
     curves = sensor_curves(launch.sensors) if launch.sensors is not None else {}
     for name, (wall_s, values) in curves.items():
         for row in _thinned(len(values)):
@@ -160,15 +161,16 @@ def write_tensorboard(report: Report, folder: Path) -> None:
     names = (f"{plain}-{number}" if number > 1 else plain for number in itertools.count(1))
     when = next(name for name in names if not (folder / name).exists())
     measured = read_measured(report)
+    unit = step_of(report)
     try:
         with EventFile(folder / when / _RUN) as writer:
             write_figures(writer, report)
-            write_observed(writer, measured)
+            write_observed(writer, measured, unit)
             for number, (title, text) in enumerate(markdown.titled(document(report)), 1):
                 writer.text(f"report/{number:02d} {title}", text)
         for kind in measured.kinds.keys() - {"observed"}:  # each a run, so that one chart has both
             with EventFile(folder / when / kind) as writer:
-                write_steps(writer, "step_time/measured_s", kind, measured)
+                write_steps(writer, f"{unit}_time/measured_s", kind, measured)
         _write_trials(report, folder / when / "trials")
         _write_traces(report, folder / "plugins" / "profile" / when)
     except OSError as error:

@@ -5,13 +5,17 @@ import functools
 import json
 import os
 import sys
+import weakref
 from types import SimpleNamespace
 
 from ...probe import dynamo_frames, step_log, wrapping
 from ...probe.accelerator import Accelerator
 from ...probe.hooks import model_hooks
 from ...probe.hooks.captured_graphs import CapturedGraphs
+from ...probe.hooks.entry_points import EntryPoints
+from ...probe.hooks.inference_hooks import FirstCall
 from . import hooks
+from .inferring import Inference
 from .keeping import Keeper
 from .profiling import Profiling
 from .resting import Rests
@@ -42,18 +46,23 @@ class Watch:
         self._removed = False
         self.accelerator = Accelerator(torch)
         self.passes = SimpleNamespace(on=False)
-        self.inference = SimpleNamespace(on=False, looks=False, wanted=False, ended=None)
+        self.window = SimpleNamespace(event=lambda *_: None)
+        self.inference = Inference(self)
+        self.forget, self.registries = [], []
+        self.entries = EntryPoints(self)
         self.keeper = Keeper(self)
         self.loaders = hooks.Loaders(self)
         self.log = StepLog(
             self.keeper.row, self.keeper.event, self.loaders.place_of, plan.get("step_on")
         )
-        self.log.on_learning = self.learning = self.keeper.start
+        self.log.on_learning = self.learning = self._learns
+        self.log.on_infers = self.keeper.start
         self.log.on_found, self.log.has_compiled = self.keeper.steps_found, self._has_compiled
         self._graphs = 0
         self.models = model_hooks.Models(self)
         self.models._calls = hooks.Calls(self, self.models)
         self.exchanges, self.optimizers = hooks.Exchanges(self), None
+        self.optimizers_made = weakref.WeakSet()
         self.graphs = CapturedGraphs(self)
         self.backwards = hooks.Backwards(self)
         self.rests, self.profiling = Rests(self), Profiling(self)
@@ -69,6 +78,8 @@ class Watch:
             ("exchanges", self.exchanges.install),
             ("checkpoints", lambda: hooks.install_checkpoints(self, importing)),
             ("pauses", lambda: hooks.install_pauses(self)),
+            ("models", lambda: FirstCall(self).arm()),
+            ("entry points", lambda: self.entries.install(importing)),
         )
         if self.plan["watch"].get("log_to_tracker"):
             parts += (("trackers", lambda: Trackers(self).install(importing)),)
@@ -98,6 +109,11 @@ class Watch:
             self.resting = False
             self.keeper.failed(reason)
 
+    def _learns(self, *_):
+        """Note that something is learned."""
+        self.inference.trains()
+        self.keeper.start()
+
     def event(self, kind, text="", seconds=0.0):
         """Note an event that happens now."""
         self.keeper.event(step_log.perf_counter_ns(), kind, text, seconds)
@@ -121,6 +137,9 @@ class Watch:
         self.on = not self._removed
         self.resting = False
         self.log.restart(os.getpid())
+        self.inference.restart()
+        for function in self.forget:
+            function()
         self.rests.forget()
         self.profiling.forget()
         self.keeper.restart()

@@ -162,17 +162,18 @@ class Loaders:
 
 
 class Calls(model_hooks._Calls):
-    """Outermost calls of root modules; notes the largest input of training forwards."""
+    """Outermost calls of root modules; notes the largest input where they train, or may infer."""
 
     def __init__(self, watch, models):
         super().__init__(watch, models)
         self._tensor, self._shapes = watch.torch.Tensor, set()
+        self._inference = watch.inference
 
     def _begin(self, root, module, args, kwargs):
         root.forwards += 1
         flags = self._grad_enabled() | module.training << 1
         log = self._session.log
-        if flags == 3:
+        if flags == 3 or self._inference.looks:
             values = (*args, *kwargs.values()) if kwargs else args
             log.forward(root.ident, flags, *self._largest(values))
         else:
@@ -377,6 +378,7 @@ def install_optimizers(watch, rests):
     numbers, add = weakref.WeakKeyDictionary(), watch.log.add
     graphs = watch.graphs
     watch.optimizers, last = numbers, [lambda: None, 0]  # a look into the dictionary costs more
+    wrapping.wrap(watch.torch.optim.Optimizer, "__init__", functools.partial(_made, watch))
 
     def number_of(optimizer):
         if last[0]() is not optimizer:
@@ -414,6 +416,19 @@ def install_optimizers(watch, rests):
             ended(optimizer)
 
     wrapping.around_steps(watch.torch, begins, ended, failed)
+
+
+def _made(watch, old):
+    @watch.guarded
+    def made(optimizer):
+        watch.optimizers_made.add(optimizer)
+        watch.models.stop_awaiting()
+
+    def __init__(self, *args, **kwargs):
+        old(self, *args, **kwargs)
+        made(self)
+
+    return __init__
 
 
 def install_checkpoints(watch, importing):

@@ -4,6 +4,7 @@ A thread of its own writes once a second, so that the training never waits for a
 that hangs still gives signs of life.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -75,7 +76,8 @@ class Keeper:
         self._first_look = True
         self._write_facts()
         if not self._ended:
-            start_new_thread(self._run, ())
+            with contextlib.suppress(RuntimeError):  # at exit none starts any more: `end` writes
+                start_new_thread(self._run, ())
 
     def row(self, row):
         """Keep a row of the step log."""
@@ -129,12 +131,21 @@ class Keeper:
             sentence = "one step is one step of %s" % "".join(named or ["the optimizer"])
         elif kind == "backward":
             sentence = "one step is one backward pass"
+        elif kind == "forward":
+            root = next((x for x in watch.models.known if x.ident == place), None)
+            name = root.cls.__name__ if root is not None else "the model"
+            sentence = "one step is one call of %s" % name
+        elif kind == "entry":
+            sentence = "one step is one call of %s" % watch.entries.name(place)
         else:
             sentence = "one step is one call of torchdoctor.step()"
         if location is not None:
             sentence += " at %s:%d" % (location["file"], location["line"])
+        if watch.log.infers:
+            sentence += ", and no gradient is computed"
         place = location and {k: location[k] for k in ("file", "line", "function")}
         self._facts.update(facts, step_kind=kind, steps_found=sentence, location=place)
+        self._facts["kind"] = "inference" if watch.log.infers else "training"
         self.event(perf_counter_ns(), "steps", sentence + (" from here on" if again else ""))
         self.changed = True
 

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from ...probe import dynamo_frames, step_log
 from ...steps import evidence
 from ...steps.rule import StepRule
-from . import layout
+from . import inferring, layout
 
 CHECKPOINT_BEGIN, CHECKPOINT_END, EXCHANGE, FLAG = range(101, 105)  # beside the probe's
 THINNED_FROM = 1_000_000  # steps
@@ -30,9 +30,12 @@ _BOUNDING = {
     "loader": step_log.FETCH_BEGIN,
     "optimizer": step_log.OPTIMIZER_END,
     "backward": step_log.BACKWARD_BEGIN,
+    "entry": step_log.ENTRY_BEGIN,
+    "forward": step_log.FORWARD_BEGIN,
     "explicit": step_log.EXPLICIT_STEP,
 }
-_EVENTS = {  # of the rule
+_LEARNS = step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.GRADIENT_BEGIN
+_EVENTS = {  # of the rule; `inferring` has those of a program that infers
     step_log.FETCH_BEGIN: evidence.FETCH,
     step_log.OPTIMIZER_BEGIN: evidence.OPTIMIZER_BEGIN,
     step_log.OPTIMIZER_END: evidence.OPTIMIZER_END,
@@ -65,6 +68,7 @@ _SLOTS.update((end, (slot, -1)) for slot, _, end in _PAIRS)
 _TELLING = (
     step_log.FETCH_END,
     step_log.FORWARD_BEGIN,
+    step_log.ENTRY_BEGIN,
     step_log.COPY_END,
     step_log.GC_END,
     EXCHANGE,
@@ -94,7 +98,7 @@ class StepLog:
         self._pack = layout.row_of(layout.STEP_COLUMNS).pack
         self.at_boundary = []  # called with the time and the number of steps that have ended
         self.on_found = lambda kind, place, again: None
-        self.on_learning = lambda now: None  # until steps are found
+        self.on_learning = self.on_infers = lambda now: None  # until steps are found
         self.has_compiled = lambda: False  # whether torch.compile did since it was last asked
         self.restart(0)
 
@@ -117,6 +121,7 @@ class StepLog:
         self._thread = None
         self._held = []
         self._rule = StepRule(self._wanted)
+        self._kinds = _EVENTS
         self._decision = None
         self._begin_row(self.phase_ns)
         self._last_ns = self._step_ns = self.phase_ns
@@ -129,6 +134,11 @@ class StepLog:
         self._interrupted_ns = 0
         self._begun = False
         self._slow_rows = self._thin_rows = self._usual_ns = 0
+
+    @property
+    def infers(self):
+        """Return whether steps are calls of models that nothing is learned from."""
+        return self._kinds is not _EVENTS
 
     def add(self, code, ident=0, value=0):
         """Take in an event that happens now; return its time (ns)."""
@@ -289,17 +299,45 @@ class StepLog:
 
     def _give(self, thread, code, ident, now):
         """Give the rule an event; return whether it separates two steps."""
-        kind = _EVENTS.get(code)
+        kind = self._kinds.get(code)
         if kind is None or (kind == evidence.GRADIENT and ident == _PARTIAL):
             return False
-        source = self._place_of(ident) if kind == evidence.FETCH else ident
-        return self._rule.add(kind, source, thread, now)
+        return self._rule.add(kind, self._source(code, ident), thread, now)
+
+    def _source(self, code, ident):
+        """Return what the rule takes for the source of an event."""
+        if code == step_log.FETCH_BEGIN:
+            return self._place_of(ident)
+        return ident >> _FLAG_BITS if code == step_log.FORWARD_BEGIN else ident
+
+    def infer(self, is_last=False):
+        """Take what came for calls of models that nothing is learned from; True: that is decided.
+
+        `is_last`: nothing follows.
+        """
+        self.work()
+        if self._thread is not None or self._rule.leaning() is not None or not self._held:
+            return self.infers
+        decided = inferring.decided(self._held, self._wanted, self._source, is_last)
+        if decided is not None:
+            self.on_infers(self._held[-1][3])
+            decision, self._kinds = decided
+            self._begin(decision, False)
+        return self.infers
+
+    def _learn(self, *event):
+        """Begin anew with an event by which something is learned: it was an evaluation."""
+        thread, self._thread, self._held = self._thread, None, []
+        self._kinds, self._rule, self._decision = _EVENTS, StepRule(self._wanted), None
+        self._begun, self._bounding = False, step_log.BACKWARD_END
+        self._changed()
+        self._hold(thread, *event)
 
     def _begin(self, decision, provisional):
         """Take in all events of the thread that trains, of which it is known what a step is."""
         self._rule = StepRule(self._wanted, decision, provisional)
         self._thread, held, self._held = decision.thread, self._held, []
-        self._found(decision, False)
+        self._found(decision, self.step > 0)
         self._last_ns = self._step_ns = self.phase_ns = held[0][3]
         self._begin_row(self._last_ns)
         for its, code, ident, now, value in held:
@@ -320,6 +358,9 @@ class StepLog:
         self.on_found(self.kind, self.place, again)
 
     def _take(self, code, ident, now, value):
+        if code in _LEARNS and self.infers:
+            self._learn(code, ident, now, value)
+            return False
         boundary = self._give(self._thread, code, ident, now)
         if self._rule.decision is not self._decision:
             self._found(self._rule.decision, True)
@@ -387,7 +428,7 @@ class StepLog:
             if self._recent:
                 self._feeding, self._recent = self._recent[-4:], []
             model = ident >> _FLAG_BITS
-            if ident & 3 == 3:
+            if ident & 3 == 3 and not self.infers:
                 if model not in self._trained:
                     self._changed()
                     self._trained.add(model)
@@ -416,8 +457,11 @@ class StepLog:
                 self._samples += value
         elif code == step_log.FORWARD_BEGIN:
             self._elements += value >> _ROWS_BITS
-            if self.kind != "loader":
+            if self.kind not in ("loader", "entry"):
                 self._samples += value & _MOST_ROWS
+        elif code == step_log.ENTRY_BEGIN:
+            if self.kind == "entry" and value > 0:
+                self._samples += value
         elif code == EXCHANGE:
             if ident & _FINAL or not self.entry_ns:
                 self.entry_ns = value
@@ -525,12 +569,15 @@ class StepLog:
         leaning = self._rule.leaning() if self._thread is None else None
         if leaning is not None and leaning.is_sure:
             self._begin(leaning, True)
+        elif leaning is None:
+            self.infer(is_last=True)
 
     def end(self):
         """End the last step with its last event, as no boundary follows; write its row."""
         self.settle()
         learns = self._rule.learned > self._rule.bounded_at
-        if (self.kind == "loader" and learns) or (self.kind == "backward" and self._begun):
+        begun = self._begun and self.kind in ("backward", "entry", "forward")
+        if (self.kind == "loader" and learns) or begun:
             self._end_step(self._last_ns)
         if self._thread is not None and self._row_steps:
             self._write_row(self._step_ns, self.step)

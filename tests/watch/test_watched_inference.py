@@ -1,0 +1,141 @@
+"""Programs that infer: found as `run` finds them, and told in their own words."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import watched_folders
+from test_recording import steps
+from test_stepping import EVAL, Program
+
+from torchdoctor.advice import catalogue
+from torchdoctor.probe import step_log
+from torchdoctor.watch import end_report
+from torchdoctor.watch.alerts import Alerts
+from torchdoctor.watch.recording import Process, Start, read_run
+from torchdoctor.watch.remedies import remedies
+from torchdoctor.watch.summary import summary_of
+
+START = Start(host="a", pid=1, command=["python", "infer.py"], cwd="/x", end_unix_ns=2 * 10**18)
+CALLED = Process(
+    host="a", pid=1, start_unix_ns=10**18, kind="inference", step_kind="forward", exited=True
+)
+LOOPS = {
+    "calls": "for _ in range(50):\n    model(torch.ones(8, 4))\n",
+    "batches": (
+        "data = torch.utils.data.TensorDataset(torch.ones(400, 4))\n"
+        "for (x,) in torch.utils.data.DataLoader(data, batch_size=8):\n    model(x)\n"
+    ),
+}
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Program:
+    return Program(monkeypatch)
+
+
+def test_a_plain_loop_is_told_by_the_calls_of_its_model(program: Program) -> None:
+    for _ in range(40):
+        program.forward(EVAL)
+    assert program.log.infer() and program.found == [("forward", 0)]
+    program.forward(EVAL)
+    assert len(program.steps()) == 41
+
+
+def test_a_loop_over_a_loader_is_told_by_its_batches(program: Program) -> None:
+    for _ in range(10):
+        program.fetch()
+        program.forward(EVAL)
+        program.forward(EVAL)
+    assert program.log.infer() and program.found == [("loader", 0)]
+    for _ in range(5):
+        program.fetch()
+        program.forward(EVAL)
+    found = program.steps()
+    assert len(found) == 15 and np.allclose(found.samples, 32)
+
+
+def test_an_entry_point_is_waited_for_and_holds_its_forwards(program: Program) -> None:
+    def generate() -> None:
+        program.does(step_log.ENTRY_BEGIN, 3, 4)
+        for _ in range(8):
+            program.forward(EVAL)
+        program.does(step_log.ENTRY_END, 3)
+
+    generate()
+    assert not program.log.infer(), "eight tokens are no eight answers"
+    generate()
+    generate()
+    assert program.log.infer() and program.found == [("entry", 3)]
+    generate()
+    found = program.steps()
+    assert len(found) == 4 and np.allclose(found.samples, 4)
+
+
+def test_a_training_that_began_with_an_evaluation_is_a_training(program: Program) -> None:
+    for _ in range(40):
+        program.forward(EVAL)
+    assert program.log.infer()
+    program.train(40)
+    program.steps()
+    assert program.found == [("forward", 0), ("loader", 0)] and not program.log.infers
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_program_that_infers_is_watched_without_edits(tmp_path: Path, loop: str) -> None:
+    model = "import torch\nmodel = torch.nn.Linear(4, 2).eval()\ntorch.set_grad_enabled(False)\n"
+    (tmp_path / "infer.py").write_text(model + LOOPS[loop])
+    run = tmp_path / "run"
+    words = ["-m", "torchdoctor", "watch", "--output", str(run), "infer.py"]
+    subprocess.run([sys.executable, *words], cwd=tmp_path, check=True, timeout=300)
+    told = summary_of(read_run(run))
+    kind, unit = {"calls": ("forward", "call"), "batches": ("loader", "batch")}[loop]
+    (log,) = read_run(run).processes
+    assert log.process.step_kind == kind
+    assert (told.program, told.unit, told.steps) == ("inference", unit, 50)
+
+
+def test_the_report_speaks_of_calls_and_of_no_training(tmp_path: Path) -> None:
+    rows = steps(6_000)
+    rows["backward"] = rows["optimizer"] = rows["evaluation"] = rows["checkpoint"] = 0
+    watched_folders.write_process(tmp_path / "watch", CALLED, rows)
+    watched_folders.write_start(tmp_path / "watch", START)
+    for form in ("terminal", "html", "markdown"):
+        text = end_report.rendered(tmp_path, form)
+        assert "calls" in text
+        assert not [word for word in ("training", " step ", "a step") if word in text.lower()]
+    stored = json.loads(end_report.rendered(tmp_path, "json"))
+    assert (stored["program"], stored["unit"]) == ("inference", "call")
+
+
+def test_no_fix_for_trainings_is_named(tmp_path: Path) -> None:
+    """`set-to-none` was advised to a program that computes no gradient."""
+    phases = {"wait": 1.0, "forward": 3.0, "other": 2.0}
+    for largest in phases:
+        fixes = remedies(START, CALLED, phases, 100, largest).fixes
+        for ident in fixes:
+            assert not {"backward_s", "optimizer_s"} & set(catalogue.fixes()[ident].phases)
+
+
+def test_helpers_that_infer_are_no_steps_of_the_training(tmp_path: Path) -> None:
+    trainer = Process(host="a", pid=2, start_unix_ns=10**18 - 10**9, step_kind="loader")
+    watched_folders.write_process(tmp_path / "watch", trainer, steps(100))
+    watched_folders.write_process(tmp_path / "watch", CALLED, steps(300))
+    watched_folders.write_start(tmp_path / "watch", START)
+    assert summary_of(read_run(tmp_path)).steps == 100
+
+
+def test_a_slower_inference_is_told_by_its_calls(tmp_path: Path) -> None:
+    rows = steps(80_000)
+    for name in ("backward", "optimizer", "evaluation", "checkpoint"):
+        rows[name] = 0
+    rows["forward"][50_000:] *= 3
+    total = sum(rows[name].astype(float) for name in ("wait", "copy", "forward", "gc", "other"))
+    rows["start_ns"][1:] = rows["start_ns"][0] + (np.cumsum(total)[:-1] * 1e9).astype(np.int64)
+    watched_folders.write_process(tmp_path, CALLED, rows)
+    told = [alert.sentence for alert in Alerts(tmp_path).new()]
+    assert any(text.startswith("Inference is ") and " since call " in text for text in told)
+    assert not [text for text in told if "raining" in text or "step" in text]
