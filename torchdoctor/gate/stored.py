@@ -9,9 +9,9 @@ from pathlib import Path
 from torchdoctor.bench.engine import Engine
 from torchdoctor.bench.measurement import Pace, ProgramLaunches
 from torchdoctor.bench.pair_times import is_per_step, seconds_per_sample, usable
+from torchdoctor.gate.answer import Basis, answer
 from torchdoctor.gate.decision import against_stored, blind_spot, state
 from torchdoctor.gate.figures import memory, peaks, time_rows, waiting
-from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.session import GateSession
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED
@@ -27,6 +27,7 @@ from torchdoctor.schema import (
     StepStatistics,
     Workload,
     WorkloadRecord,
+    fact,
 )
 from torchdoctor.schema.errors import Inconclusive, UsageError
 from torchdoctor.schema.figures import seconds
@@ -148,17 +149,14 @@ def stored_report(
             "new report from a quiet machine, or compare with a commit (--against)."
         )
     verdict = "slower" if worse else "not slower"
-    fails_from = (
-        f"With the {len(before)} stored launches, which differ as they do, a gate fails from "
-        f"{compared.limit:.3f} on."
-    )
+    fails_from = fact("stored-launches-fail-from", launches=len(before), limit=compared.limit)
     two_modes = observed[0].steps.two_modes or has_two_modes(timings)
     return GateReport(
         workload=WorkloadRecord(command=[]),
         environment=Environment(),
         reference=name,
         verdict=verdict,
-        sentence=sentence(rows, verdict, name, Basis(decides=fails_from, typical=by == "median")),
+        answer=answer(rows, verdict, name, Basis(decides=fails_from, typical=by == "median")),
         metrics=rows,
         blind_spot=blind_spot(compared.ratio),
         measured="stored",

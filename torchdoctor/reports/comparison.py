@@ -41,12 +41,7 @@ _TONES = {"slower": "bad", "faster": "good"}
 def document(comparison: Comparison) -> Document:
     """Return what a comparison says."""
     chance = sentences(_CHANCE.get(comparison.verdict, ""))
-    findings = notes(
-        [
-            ". ".join([_named(x), " ".join(map(clean, x.evidence[:_EVIDENCE_LINES]))]).rstrip()
-            for x in comparison.findings
-        ]
-    )
+    findings = notes([f"{_named(x)}. {_first_facts(x)}".rstrip() for x in comparison.findings])
     columns = ["", "calls", "host", "device", "change"]
     operators = table(columns, [_operator(x) for x in comparison.operators])
     kernels = table(columns, [_operator(x) for x in comparison.kernels])
@@ -86,6 +81,10 @@ def document(comparison: Comparison) -> Document:
 def named(name: str, width: int) -> str:
     """Return the name of a side, in at most so many characters."""
     return shorten_left(clean(name), width)
+
+
+def _first_facts(change: FindingChange) -> str:
+    return " ".join(clean(evidence.sentence) for evidence in change.evidence[:_EVIDENCE_LINES])
 
 
 def _differences(conditions: list[Difference]) -> list[Block]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from torchdoctor.schema.environment import Environment
+from torchdoctor.schema.evidence import Evidence
 from torchdoctor.schema.network import NetworkUse
 from torchdoctor.schema.report import WorkloadRecord
 from torchdoctor.schema.summary import Summary
@@ -29,14 +30,15 @@ class GateReport:
     """The verdict of a gate, and what it rests on."""
 
     summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
-    schema_version: str = "1.4"  #: Version of these names, "1.x".
+    schema_version: str = "1.5"  #: Version of these names, "1.x".
     torchdoctor_version: str = ""  #: The version that wrote the file.
     created: str = ""  #: When, ISO 8601 in UTC.
     workload: WorkloadRecord  #: What was run.
     environment: Environment  #: The machine and the software it was measured on.
     reference: str  #: What was compared with: a commit or a stored report.
     verdict: str  #: The answer, which the exit code says as well.
-    sentence: str  #: The same in words.
+    answer: list[Evidence] = field(default_factory=list)  #: What it says of that.
+    sentence: str = ""  #: The same in words, for readers.
     metrics: list[GateMetric] = field(default_factory=list)  #: One row for each figure.
     pairs: int = 0  #: Pairs of launches that were measured.
     pair_ratios: list[float] = field(default_factory=list)  #: New / reference time of each pair.
