@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torchdoctor.runs.traces import trace_checkup
 from torchdoctor.schema import Report
+from torchdoctor.schema.comparison import Comparison
 
 ROOT = Path(__file__).parent.parent
 
@@ -65,3 +67,13 @@ def run_with(factor: float = 1.0, **more) -> Report:
         launches_per="step",
     )
     return replace(report, baseline=baseline, **more)
+
+
+def facts_of(compared: Comparison) -> dict[str, dict[str, Any]]:
+    """The values of what a comparison answers, by fact."""
+    return {x.fact: x.values for x in compared.answer}
+
+
+def remarks_of(compared: Comparison) -> dict[str, dict[str, Any]]:
+    """The values of what weakens a comparison, by fact."""
+    return {x.fact: x.values for x in compared.remarks}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compared_pairs import diagnosed, run_with, trace_of
+from compared_pairs import diagnosed, facts_of, remarks_of, run_with, trace_of
 from shown import markdown, terminal
 
 from torchdoctor import __version__
@@ -42,16 +42,17 @@ def test_what_only_a_profiler_window_shows_is_neither_new_nor_gone(turned: bool)
     found = compare(*reversed(pair)) if turned else compare(*pair)
     assert [one.check for one in found.findings] == ["data-wait"], "seen without a window too"
     assert found.parts_are == "phases"
-    assert "communication" not in found.sentence
+    parts = [x.values["part"] for x in found.answer if x.fact == "part-changed"]
+    assert "communication" not in parts
     label = "A" if turned else "B"
-    assert any(doubt.startswith(f"{label} was profiled and ") for doubt in found.doubts)
+    assert remarks_of(found)["profiled-alone-by-phases"]["profiled"] == label
 
 
 def test_two_runs_that_were_measured_alike_are_told_by_branches() -> None:
     for pair in ((unprofiled(), unprofiled(1.4)), (profiled(run_with()), profiled(run_with(1.4)))):
         found = compare(*pair)
         assert found.parts_are == "branches"
-        assert not any("was profiled" in doubt for doubt in found.doubts)
+        assert not any(name.startswith("profiled-alone") for name in remarks_of(found))
 
 
 def test_changes_of_a_step_that_did_not_change_are_said_to_be_that() -> None:
@@ -65,17 +66,17 @@ def test_changes_of_a_step_that_did_not_change_are_said_to_be_that() -> None:
 
 def test_what_may_have_been_measured_otherwise_is_a_doubt() -> None:
     a = replace(run_with(), interrupted=True, torchdoctor_version="0.0.9")
-    said = compare(a, replace(run_with(), torchdoctor_version=__version__)).doubts
-    assert any(doubt.startswith("A was interrupted") for doubt in said)
-    assert any(f"versions of torchdoctor (0.0.9 and {__version__})" in doubt for doubt in said)
+    known = remarks_of(compare(a, replace(run_with(), torchdoctor_version=__version__)))
+    assert known["was-interrupted"] == {"side": "A"}
+    assert known["other-versions"] == {"a": "0.0.9", "b": __version__}
 
 
 def test_a_finding_that_was_there_below_its_threshold_is_not_new(tmp_path: Path) -> None:
     a = diagnosed(tmp_path, "a.json", trace_of(collective_us=50))
     b = diagnosed(tmp_path, "b.json", trace_of(collective_us=150))
-    sentence = compare(a, b).sentence
-    assert "communication-share crossed its threshold" in sentence
-    assert "new finding" not in sentence
+    known = facts_of(compare(a, b))
+    assert known["crossed-threshold"]["check"] == "communication-share"
+    assert "new-finding" not in known
 
 
 def test_the_sentence_calls_a_part_what_the_table_calls_it(tmp_path: Path) -> None:
@@ -92,8 +93,9 @@ def test_more_ranks_are_not_another_batch_size() -> None:
     one = replace(one, steps=replace(one.steps, samples_per_step=32.0))
     found = compare(one, more)
     assert found.verdict == "not comparable"
-    assert "another number of processes (1 -> 2)" in found.sentence
-    assert "another batch size" not in found.sentence
+    known = facts_of(found)
+    assert known["another-number-of-processes"] == {"a": 1, "b": 2}
+    assert "another-batch-size" not in known
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 import recorded_traces
-from compared_pairs import diagnosed, run_with, samples, synthetic, trace_of
+from compared_pairs import (
+    diagnosed,
+    facts_of,
+    remarks_of,
+    run_with,
+    samples,
+    synthetic,
+    trace_of,
+)
 from scipy.stats import ttest_ind
 from shown import terminal
 
@@ -34,7 +42,8 @@ def test_a_slower_loader_is_the_first_change(tmp_path: Path) -> None:
     assert sum(one.change_s or 0.0 for one in found.parts) == pytest.approx(
         found.b.step_s - found.a.step_s, abs=1e-9
     )
-    assert "Most of the change lies in waiting for data (+300 us)" in found.sentence
+    part = facts_of(found)["part-changed"]
+    assert part["part"] == "data_loader" and 0.5 < part["of_all"] < 1.05
     assert found.speedup is None
 
 
@@ -54,7 +63,7 @@ def test_an_exposed_collective_is_communication_and_a_new_finding(tmp_path: Path
     assert found.parts[0].change_s == pytest.approx(350e-6, rel=0.02)
     new = [one.check for one in found.findings if one.change == "new"]
     assert "communication-share" in new
-    assert "new finding communication-share" in found.sentence
+    assert facts_of(found)["new-finding"]["check"] == "communication-share"
 
 
 def test_what_only_fell_below_its_threshold_is_not_said_to_be_gone(tmp_path: Path) -> None:
@@ -66,7 +75,7 @@ def test_what_only_fell_below_its_threshold_is_not_said_to_be_gone(tmp_path: Pat
     assert (change.a_s, change.b_s) == pytest.approx((100e-6, 50e-6))
     text = " ".join(terminal(found).split())
     assert "now below its threshold: communication-share (100 us -> 50.0 us per step)" in text
-    assert "is gone" not in found.sentence
+    assert "finding-gone" not in facts_of(found)
 
 
 def test_what_came_when_read_backwards_went(tmp_path: Path) -> None:
@@ -95,7 +104,7 @@ def test_equal_inputs_are_no_difference(kind: str, tmp_path: Path) -> None:
     }[kind]()
     found = compare(report, report)
     assert found.verdict == "same"
-    assert found.sentence.startswith("No difference")
+    assert list(facts_of(found)) == ["no-difference"]
     assert found.findings == []
     assert found.operators == []
     assert found.environment == found.workload == []
@@ -109,15 +118,15 @@ def test_two_runs_get_an_interval_and_are_called_weaker_than_a_gate() -> None:
     assert found.speedup.estimate == pytest.approx(1 / 1.18)
     assert found.speedup.low < 1 / 1.18 < found.speedup.high < 1
     assert found.ratio == pytest.approx(1.18)
-    assert found.sentence.startswith("B is 1.18x (1.")
-    assert any("`torchdoctor gate` gives stronger evidence" in doubt for doubt in found.doubts)
+    assert facts_of(found)["changed-by-launches"]["estimate"] == pytest.approx(1.18)
+    assert "other-times" in remarks_of(found)
     assert "4 launches" in found.a.basis
 
 
 def test_launches_that_vary_more_than_they_differ_decide_nothing() -> None:
     found = compare(run_with(), run_with(1.03))
     assert found.verdict == "unclear"
-    assert found.sentence.startswith("No difference is proven")
+    assert list(facts_of(found)) == ["launches-vary"]
 
 
 def test_launches_per_sample_are_scaled_to_steps() -> None:
@@ -160,7 +169,7 @@ def test_findings_are_new_gone_and_changed_with_their_places() -> None:
         ("single-tensor-optimizer", "gone", "train.py:34", ""),
         ("loader-cpu-bound", "changed", "train.py:31", "train.py:41"),
     ]
-    assert [fact.sentence for fact in optimizer.evidence] == found[1].evidence
+    assert optimizer.evidence == found[1].evidence
 
 
 def test_of_two_findings_of_one_check_the_one_at_the_same_line_is_the_same() -> None:
@@ -185,26 +194,27 @@ def test_another_machine_workload_and_batch_are_said() -> None:
     assert [one.name for one in found.workload] == ["command"]
     assert found.verdict == "not comparable"
     assert found.speedup is None
-    assert found.sentence.startswith("Not the same workload: another script (train.py -> ")
-    assert "another GPU" in found.sentence and "another torch" in found.sentence
-    assert "another number of processes (1 -> 2)" in found.sentence
-    assert "x faster" not in found.sentence and "x slower" not in found.sentence
+    named = [x.values["name"] for x in found.answer if x.fact == "another-condition"]
+    assert {"GPU", "torch"} <= set(named)
+    known = facts_of(found)
+    assert known["another-script"]["a"] == "train.py"
+    assert known["another-number-of-processes"] == {"a": 1, "b": 2}
+    assert "no-ratio" in known and "per-sample" not in known
 
 
 def test_other_software_or_another_script_has_no_ratio() -> None:
     before = run_with()
     newer = replace(before.environment, torch="2.99.0")
-    for after, said in (
-        (run_with(0.5, environment=newer), "another torch ("),
+    for after, reason in (
+        (run_with(0.5, environment=newer), "another-condition"),
         (
             run_with(0.5, workload=replace(before.workload, command=["python", "other.py"])),
-            "another script (train.py -> other.py)",
+            "another-script",
         ),
     ):
         found = compare(before, after)
         assert found.verdict == "not comparable"
-        assert found.sentence.startswith(f"Not the same workload: {said}")
-        assert "no ratio is given" in found.sentence
+        assert list(facts_of(found)) == ["not-the-same-workload", reason, "no-ratio"]
     moved = ["python", "/elsewhere/train.py", "--workers", "4"]
     found = compare(before, run_with(0.5, workload=replace(before.workload, command=moved)))
     assert found.verdict == "faster"
@@ -218,9 +228,9 @@ def test_other_batches_are_compared_per_sample_alone() -> None:
     twice = run_with(1.5)
     twice = replace(twice, baseline=replace(twice.baseline, samples_per_s=rate * 2 / 1.5))
     found = compare(before, twice)
-    assert found.sentence.startswith("Not the same workload: another batch size (")
-    assert "per sample B is 1.33x faster" in found.sentence
-    assert "per step" not in found.sentence
+    known = facts_of(found)
+    assert list(known) == ["not-the-same-workload", "another-batch-size", "per-sample"]
+    assert known["per-sample"]["ratio"] == pytest.approx(0.75)
 
 
 def test_another_script_is_said() -> None:
@@ -253,9 +263,9 @@ def test_a_run_beside_a_trace_is_compared_by_its_profiled_steps(tmp_path: Path) 
     assert (found.a.kind, found.b.kind) == ("run", "trace")
     assert found.a.step_s == pytest.approx(700e-6)
     assert found.speedup is None
-    assert any("profiled steps" in doubt for doubt in found.doubts)
+    assert "timed-by-profiled-steps" in remarks_of(found)
     untraced = compare(run_with(), trace)
-    assert any("without the profiler" in doubt for doubt in untraced.doubts)
+    assert "timed-without-profiler" in remarks_of(untraced)
 
 
 def test_no_step_time_is_inconclusive() -> None:
@@ -272,7 +282,7 @@ def test_workers_in_a_recorded_training_took_the_wait_for_data_away() -> None:
     assert found.verdict == "faster"
     assert found.parts[0].name == "data_loader"
     assert found.parts[0].change_s == pytest.approx(-58e-3, abs=1e-3)
-    assert "data-wait is gone" in found.sentence
+    assert facts_of(found)["finding-gone"]["check"] == "data-wait"
 
 
 def test_a_busier_machine_proves_no_change() -> None:
@@ -282,8 +292,7 @@ def test_a_busier_machine_proves_no_change() -> None:
     before, after = run_with(2.4, sensors=busy), run_with(sensors=calm)
     found = compare(before, after)
     assert found.verdict == "unclear"
-    assert "other programs kept" in found.sentence
-    assert "faster" not in found.sentence
+    assert list(facts_of(found)) == ["other-load"]
     assert compare(replace(before, sensors=calm), after).verdict == "faster"
 
 
@@ -299,8 +308,9 @@ def test_parts_are_milliseconds_of_the_launch_that_they_were_observed_in() -> No
     for one in found.findings:
         shares = [x.share_of_step for x in costs if x.check == one.check]
         assert one.b_s in [pytest.approx(share * long_s) for share in shares]
-    doubts = [x for x in found.doubts if x.startswith("B's parts and findings are of the")]
-    assert len(doubts) == (not 1 / 1.2 < long_s / found.b.step_s < 1.2)
+    assert ("parts-of-another-launch" in remarks_of(found)) == (
+        not 1 / 1.2 < long_s / found.b.step_s < 1.2
+    )
 
 
 def test_what_a_step_time_is_of_reads_as_words() -> None:
@@ -335,7 +345,7 @@ def test_means_of_launches_are_not_compared_with_medians() -> None:
     found = compare(run_with(), two_kinds(run_with()))
     assert found.speedup is None
     assert found.ratio == pytest.approx(1.0), "the mean steps of both"
-    assert any("A's launches give their median step and B's" in x for x in found.doubts)
+    assert "other-kinds-of-step" in remarks_of(found)
     alike = compare(two_kinds(run_with()), two_kinds(run_with(1.3)))
     assert alike.speedup is not None and alike.verdict == "slower"
 
@@ -347,5 +357,5 @@ def alone(report: Report) -> Report:
 def test_without_launches_steps_within_each_others_spread_decide_nothing() -> None:
     found = compare(alone(run_with()), alone(run_with(1.04)))
     assert found.verdict == "unclear"
-    assert found.sentence.startswith("No difference is proven: each side's step time lies within")
+    assert list(facts_of(found)) == ["within-spread"]
     assert compare(alone(run_with()), alone(run_with(1.4))).verdict == "slower"

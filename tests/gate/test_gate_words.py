@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,15 +11,24 @@ import pytest
 from observed_program import SEEN
 
 from torchdoctor.bench.pair_times import Estimator
+from torchdoctor.gate.answer import Basis, answer
 from torchdoctor.gate.decision import FAIL_FINAL, decides, pairs_for, state, too_few_pairs
 from torchdoctor.gate.figures import Measured
 from torchdoctor.gate.gate_run import NEW, GateRun
-from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.session import Observed
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED
-from torchdoctor.schema import Interval, LaunchTiming, Pair, Workload
-from torchdoctor.schema.gate import GateMetric
+from torchdoctor.reports.gate_facts import with_sentence
+from torchdoctor.schema import (
+    Environment,
+    Evidence,
+    Interval,
+    LaunchTiming,
+    Pair,
+    Workload,
+    WorkloadRecord,
+)
+from torchdoctor.schema.gate import GateMetric, GateReport
 from torchdoctor.schema.students_t import t_quantile
 
 
@@ -35,16 +45,33 @@ def time_row(low: float, high: float, tolerance: float = 0.02) -> GateMetric:
     )
 
 
-def test_a_pass_says_what_it_could_not_have_seen() -> None:
-    def passed(high: float, tolerance: float = 0.02) -> str:
-        return sentence([time_row(1 / high, high, tolerance)], "not slower", "main")
+def worded(facts: list[Evidence], rows: Sequence[GateMetric] = ()) -> str:
+    """A gate's answer in words."""
+    report = GateReport(
+        workload=WorkloadRecord(command=[]),
+        environment=Environment(),
+        reference="main",
+        verdict="not slower",
+        answer=facts,
+        metrics=list(rows),
+    )
+    return with_sentence(report).sentence
 
-    assert passed(1.019).startswith("Not slower than main")
-    assert "more than 1.9 % is ruled out" in passed(1.019)
-    assert "one of up to 5.0 % would not have been seen" in passed(1.05)
-    assert "Any slow-down is ruled out" in passed(1.0)
-    assert "up to 61 %" in passed(1.606) and "proven" in passed(1.606)
-    assert passed(1.25, tolerance=0.2).startswith("Not slower")
+
+def compared(rows: list[GateMetric], verdict: str) -> str:
+    return worded(answer(rows, verdict, "main"), rows)
+
+
+def test_a_pass_says_what_it_could_not_have_seen() -> None:
+    def passed(high: float, tolerance: float = 0.02) -> list[tuple[str, float | None]]:
+        facts = answer([time_row(1 / high, high, tolerance)], "not slower", "main")
+        return [(x.fact, x.values.get("unseen")) for x in facts]
+
+    assert passed(1.019) == [("not-slower", None), ("ruled-out", pytest.approx(0.019))]
+    assert passed(1.05) == [("not-seen-well", pytest.approx(0.05))]
+    assert passed(1.0) == [("not-slower", None), ("ruled-out", None)]
+    assert passed(1.606) == [("not-seen-well", pytest.approx(0.606))]
+    assert passed(1.25, tolerance=0.2)[0][0] == "not-slower"
 
 
 def test_no_row_is_ok_that_was_not_seen_well_enough() -> None:
@@ -65,19 +92,20 @@ THIRD = [0.287 + 0.2503 * sign for sign in (1, -1) * 4]
 
 def test_what_would_decide_is_computed_from_the_spread() -> None:
     row = time_row(1.065, 1.666)
-    said = decides(THIRD, 0.02, row.verdict, spent_s=25.0, pair_s=6.0)
+    known = decides(THIRD, 0.02, row.verdict, spent_s=25.0, pair_s=6.0)
     needed = pairs_for(THIRD, math.expm1(0.287))
     assert needed is not None and 10 < needed < 20
-    assert f"About {needed} pairs would prove a difference of this size (33 %)" in said
-    assert "8 were measured" in said and "(--budget " in said
-    whole = sentence([row], "not slower", "HEAD~1 (01234)", Basis(p=0.019, decides=said))
-    assert "times the step time (95 % interval 1.065 to 1.666) of HEAD~1" in whole
-    assert "not proven (p = 0.019, and a gate fails below 0.01)" in whole
-    assert whole.endswith(said)
+    assert known is not None and known.fact == "pairs-would-prove-size"
+    assert (known.values["pairs"], known.values["measured"]) == (needed, 8)
+    assert known.values["size_share"] == pytest.approx(0.33, abs=0.01)
+    perhaps, last = answer([row], "not slower", "HEAD~1 (01234)", Basis(p=0.019, decides=known))
+    assert last == known and perhaps.fact == "perhaps-slower"
+    assert (perhaps.values["low"], perhaps.values["high"]) == (1.065, 1.666)
+    assert (perhaps.values["p"], perhaps.values["limit"]) == (0.019, FAIL_FINAL)
     # 2 % on such a machine takes thousands of pairs, and a gate makes 80.
     hopeless = decides(THIRD, 0.02, "not seen well enough", 25.0, 6.0)
-    assert "even 80" in hopeless and "quieter machine" in hopeless and "--budget" not in hopeless
-    assert decides(THIRD, 0.02, "ok", 25.0, 6.0) == ""
+    assert hopeless is not None and (hopeless.fact, hopeless.values["most"]) == ("pairs-vary", 80)
+    assert decides(THIRD, 0.02, "ok", 25.0, 6.0) is None
 
 
 def test_the_pairs_that_are_said_to_prove_it_do_so_four_times_in_five() -> None:
@@ -91,10 +119,10 @@ def test_the_pairs_that_are_said_to_prove_it_do_so_four_times_in_five() -> None:
 
 
 def test_too_few_pairs_say_how_much_time_they_need() -> None:
-    said = too_few_pairs(1, spent_s=25.0, pair_s=10.0)
-    assert "after 1 pair of launches, and 5 are needed" in said
-    assert "takes about 75 s: give it more (--budget 90s)" in said
-    assert "about 6 min: give it more (--budget 7m)" in too_few_pairs(0, 50.0, 60.0)
+    known = too_few_pairs(1, spent_s=25.0, pair_s=10.0)
+    assert known.values == {"pairs": 1, "needed": 5, "needed_s": 75.0}
+    assert "takes about 75 s: give it more (--budget 90s)" in worded([known])
+    assert "about 6 min: give it more (--budget 7m)" in worded([too_few_pairs(0, 50.0, 60.0)])
 
 
 DIFFERENCES = [0.3, 0.1, 0.5, 0.0, 0.4, 0.2, 0.3, 0.1]
@@ -128,7 +156,7 @@ class Clock:
 
 def decided(
     monkeypatch: pytest.MonkeyPatch, pairs_s: list[float], budget_s: float
-) -> tuple[str, str, Clock]:
+) -> tuple[str, Evidence | None, Clock]:
     clock = Clock(pairs_s)
     for module in ("gate_run", "session"):
         monkeypatch.setattr(f"torchdoctor.gate.{module}.time", clock)
@@ -143,19 +171,20 @@ def decided(
 def test_one_slow_first_pair_does_not_give_the_time_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads from disk what the others find in memory: 15 of 60 s were left unused for it."""
     verdict, why, clock = decided(monkeypatch, [20.0, 5.0, 5.0, 5.0, 5.0], 68.0)
-    assert clock.measured == 5 and verdict == "not slower" and why == ""
+    assert clock.measured == 5 and verdict == "not slower" and why is None
     verdict, why, clock = decided(monkeypatch, [18.0, 5.0], 60.0)
     assert (verdict, clock.measured) == ("inconclusive", 4)
-    assert "after 4 pairs of launches, and 5 are needed, which takes about 70 s" in why
-    assert "--budget 90s" in why
+    assert why is not None and why.values["pairs"] == 4
+    assert 65 < why.values["needed_s"] <= 70
     # Pairs that filled their share of the time leave room for a last short one.
     verdict, why, clock = decided(monkeypatch, [8.0, 8.0, 8.0, 8.0, 6.0], 65.0)
     assert (verdict, clock.measured) == ("not slower", 5)
     # A slow machine stays slow: nothing is begun that lasts past the end.
     verdict, why, clock = decided(monkeypatch, [15.0, 15.0, 15.0], 60.0)
-    assert clock.measured == 2 and clock.now <= 60.0 and "after 2 pairs" in why
+    assert clock.measured == 2 and clock.now <= 60.0 and why is not None
+    assert why.values["pairs"] == 2
     verdict, why, clock = decided(monkeypatch, [], 30.0)
-    assert clock.measured == 0 and "about 85 s" in why
+    assert clock.measured == 0 and why is not None and why.values["needed_s"] == 85.0
 
 
 def test_work_of_a_few_steps_is_not_ruled_out_by_the_typical_one() -> None:
@@ -164,16 +193,16 @@ def test_work_of_a_few_steps_is_not_ruled_out_by_the_typical_one() -> None:
     mean = Interval(estimate=1.12, low=1.08, high=1.16)
     row = replace(time_row(0.994, 1.008), verdict=state("not slower", typical, 0.02, mean))
     assert row.verdict == "perhaps slower"
-    said = sentence([row], "not slower", "main", Basis(typical=True, mean=mean))
-    assert said.startswith("No slow-down of the typical step against main is proven: 1.0")
-    assert "All steps together" in said and "1.120 times as long (95 % interval 1.080" in said
-    assert "ruled out" not in said
+    known = answer([row], "not slower", "main", Basis(typical=True, mean=mean))
+    assert [x.fact for x in known] == ["typical-not-proven", "long-steps-slower"]
+    assert known[1].values == {"estimate": 1.12, "low": 1.08, "high": 1.16}
     # Within the tolerance, or perhaps by chance, it is no warning; and the pass says of what it is.
     for low, high in ((1.001, 1.019), (0.9, 1.5)):
         unclear = Interval(estimate=math.sqrt(low * high), low=low, high=high)
         assert state("not slower", typical, 0.02, unclear) == "ok"
-        said = sentence([time_row(0.994, 1.008)], "not slower", "main", Basis(typical=True))
-        assert "A slow-down of the typical step of more than 0.8 % is ruled out." in said
+        known = answer([time_row(0.994, 1.008)], "not slower", "main", Basis(typical=True))
+        assert known[-1].fact == "ruled-out" and known[-1].values["steps"] == "typical-steps"
+        assert known[-1].values["unseen"] == pytest.approx(0.008)
 
 
 def test_what_is_worse_is_named_with_its_figures() -> None:
@@ -181,21 +210,21 @@ def test_what_is_worse_is_named_with_its_figures() -> None:
     memory = GateMetric(
         name="peak_memory", reference=1e9, new=1.3e9, unit="bytes", tolerance=0.1, verdict="worse"
     )
-    said = sentence([time_row(0.994, 1.008), memory], "slower", "main")
+    said = compared([time_row(0.994, 1.008), memory], "slower")
     assert said == (
         "Worse than main in peak memory: peak memory 1.0 GB -> 1.3 GB, allowed 10 % more."
     )
     ratio = Interval(estimate=1.2, low=1.15, high=1.25)
     slow = replace(time_row(1.15, 1.25), verdict="worse", ratio=ratio, reference=0.01, new=0.012)
     rate = GateMetric(name="samples_per_s", unit="samples/s", verdict="worse")
-    said = sentence([slow, rate, memory], "slower", "main")
+    said = compared([slow, rate, memory], "slower")
     assert said.startswith("Worse than main in step time, peak memory: step time 10.0 ms a sample")
     assert "1.200 times as long (95 % interval 1.150 to 1.250), allowed 2 % more; peak" in said
     share = GateMetric(
         name="data_loader_share", reference=0.1, new=0.4, unit="share", tolerance=0.05,
         verdict="worse",
     )  # fmt: skip
-    assert "allowed 5 points of the step more" in sentence([slow, share], "slower", "main")
+    assert "allowed 5 points of the step more" in compared([slow, share], "slower")
 
 
 def test_no_sentence_ends_in_a_colon_where_the_interval_says_nothing() -> None:
@@ -203,9 +232,9 @@ def test_no_sentence_ends_in_a_colon_where_the_interval_says_nothing() -> None:
     worse = replace(time_row(0.05, 80.0), ratio=endless, verdict="worse")
     passed = time_row(0.05, 80.0)
     for said in (
-        sentence([worse], "slower", "main"),
-        sentence([passed], "not slower", "main"),
-        sentence([replace(passed, tolerance=100.0, verdict="ok")], "not slower", "main"),
-        sentence([passed], "inconclusive", "main"),
+        compared([worse], "slower"),
+        compared([passed], "not slower"),
+        compared([replace(passed, tolerance=100.0, verdict="ok")], "not slower"),
+        compared([passed], "inconclusive"),
     ):
         assert ": ." not in said and ":." not in said and not said.endswith(": ")

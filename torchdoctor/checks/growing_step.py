@@ -20,8 +20,6 @@ Memory that grows (memory-growth), which need not cost any time. Warming up, whi
 shorter. Gains of fixes are those of the steps that were compared; later steps have more to gain.
 """
 
-from typing import Any
-
 from torchdoctor.queries.growth import (
     HOOKS,
     growing_line,
@@ -81,11 +79,12 @@ def _examine(recording: Recording) -> Symptoms:
 
 def _of_object(grown: GrownObject) -> Evidence:
     """Return what grows, and where hooks are registered again."""
-    size: dict[str, Any] = {"each": grown.per_step, "last": grown.last}
+    each = grown.per_step
+    last = grown.last
     if grown.kind != HOOKS:
-        return fact("object", name=grown.name, kind=grown.kind, **size)
+        return fact("object", name=grown.name, kind=grown.kind, each=each, last=last)
     method, _, model = grown.name.partition(" of ")
-    return fact("hooks", location=grown.location, method=method, model=model, **size)
+    return fact("hooks", location=grown.location, method=method, model=model, each=each, last=last)
 
 
 _GROWTH = {

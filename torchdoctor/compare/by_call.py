@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from torchdoctor import __version__
 from torchdoctor.compare.step_times import is_trace
 from torchdoctor.compare.surroundings import environment
-from torchdoctor.schema import KernelTime, Operator, Report, TraceStatistics
+from torchdoctor.reports.compared_facts import with_sentences
+from torchdoctor.schema import KernelTime, Operator, Remark, Report, TraceStatistics, fact
 from torchdoctor.schema.comparison import ComparedSide, Comparison, OperatorChange
 from torchdoctor.schema.errors import Inconclusive
-from torchdoctor.schema.figures import counted, ratio
+from torchdoctor.schema.figures import counted
 from torchdoctor.trials.compare import SMALLEST_DELTA
 
 _MOST = 10
@@ -46,35 +47,31 @@ def by_call(a: Report, b: Report, names: tuple[str, str]) -> Comparison:
         verdict = "same"
     kind = "kernel" if on_device else "operator"
     first, second = (_side(x, name) for x, name in zip((a, b), names, strict=True))
-    return Comparison(
+    compared = Comparison(
         torchdoctor_version=__version__,
         a=first,
         b=second,
         verdict=verdict,
-        sentence=_sentence(kind, len(times), ratio_of_times, verdict),
+        answer=[
+            fact(
+                "calls-take-as-long" if verdict == "same" else "calls-changed",
+                kind=kind,
+                common=len(times),
+                ratio=ratio_of_times,
+            )
+        ],
         ratio=ratio_of_times,
         per="call",
         parts_are="none",
         operators=_most_changed(operators, _host_s),
         kernels=_most_changed(kernels, _device_s),
         environment=environment(a, b),
-        doubts=[
-            "Steps are not marked in both, so times are per call and weighted by A's calls: work "
-            "that only one of the two does, and waits between calls, are not in the figure.",
-            "No interval can be given, because a trace is one recording.",
+        remarks=[
+            Remark(severity="beware", fact="per-call"),
+            Remark(severity="beware", fact="one-recording"),
         ],
     )
-
-
-def _sentence(kind: str, common: int, ratio_of_times: float, verdict: str) -> str:
-    calls = f"the {counted(common, kind)} that both ran take"
-    if common == 1:
-        calls = f"the one {kind} that both ran takes"
-    head = "Compared per call, as steps are not marked in both"
-    if verdict == "same":
-        return f"{head}: {calls} as long in B as in A."
-    times = ratio(max(ratio_of_times, 1 / ratio_of_times))
-    return f"{head}: {calls} {times}x {'longer' if verdict == 'slower' else 'less'} in B."
+    return with_sentences(compared)
 
 
 def _side(report: Report, name: str) -> ComparedSide:

@@ -190,7 +190,7 @@ def _change(kind: str, old: Finding, new: Finding, a: Side, b: Side) -> FindingC
         b_s=b_s if in_b else _below_threshold(old.check, b, a_s),
         a_place=_place(old, a) if in_a else "",
         b_place=_place(new, b) if in_b else "",
-        evidence=[proof.sentence for proof in new.evidence],
+        evidence=new.evidence,
     )
 
 

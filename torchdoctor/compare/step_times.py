@@ -75,7 +75,7 @@ def sides(a: Report, b: Report, names: tuple[str, str]) -> tuple[Side, Side, Int
     return _by_launches(first, second)
 
 
-def verdict(a: Side, b: Side, interval: Interval | None, load: str | None) -> str:
+def verdict(a: Side, b: Side, interval: Interval | None, load: dict[str, float] | None) -> str:
     """Return "slower", "faster", "same" or "unclear" of B; `load` is from `other_load`."""
     ratio = b.time.step_s / a.time.step_s
     if interval is None:
@@ -100,15 +100,15 @@ def _within_spread(side: Side, other: Side) -> bool:
     return low_s is not None and high_s is not None and low_s <= side.time.step_s <= high_s
 
 
-def other_load(a: Side, b: Side) -> str | None:
-    """Return how much of the machine others used, if that explains the change; or None."""
+def other_load(a: Side, b: Side) -> dict[str, float] | None:
+    """Return how many CPUs others used, if that explains the change; or None."""
     usable = min(side.report.environment.usable_cpus or 0.0 for side in (a, b))
     old, new = (side.report.sensors.other_load_cpus for side in (a, b))
     if not usable or old is None or new is None or abs(old - new) < OTHER_LOAD * usable:
         return None
     if (new > old) != (b.time.step_s > a.time.step_s):
         return None  # a program that is slower on a calmer machine stays slower beside others
-    return f"other programs kept {old:.1f} of {usable:g} CPUs busy in A and {new:.1f} in B"
+    return {"usable": usable, "a_busy": old, "b_busy": new}
 
 
 def _time(report: Report, name: str, profiled: bool) -> StepTime:

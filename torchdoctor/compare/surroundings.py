@@ -2,17 +2,17 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePath
+from typing import Any
 
 from torchdoctor.compare.step_times import Side, same_batch
 from torchdoctor.reports.remarks import FILES
-from torchdoctor.schema import Interval, Report
+from torchdoctor.schema import Evidence, Interval, Remark, Report, fact
 from torchdoctor.schema.comparison import Difference
-from torchdoctor.schema.figures import counted, seconds
-from torchdoctor.schema.units import several
 
 _LAUNCHERS = ("torch", "accelerate", "deepspeed")  # packages: their modules start a program
-OTHER_BATCH = "another batch size"
+OTHER_BATCH = "another-batch-size"  # the fact
 _OTHERWISE = 1.2  # times as long: its milliseconds do not add up to the step that is compared
 
 
@@ -63,7 +63,7 @@ def workload(a: Side, b: Side) -> list[Difference]:
     return differences + [Difference(name=name, a=x, b=y) for name, x, y in values if x != y]
 
 
-def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> list[str]:
+def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> list[Evidence]:
     """Return what makes the two no versions of one workload; `differences` are of `environment`."""
     reasons = []
     runs = not (a.is_trace or b.is_trace)
@@ -71,14 +71,14 @@ def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> lis
     names = script_name(old.command), script_name(new.command)
     same_file = old.script_sha256 and old.script_sha256 == new.script_sha256
     if runs and all(names) and names[0] != names[1] and not same_file:
-        reasons.append(f"another script ({names[0]} -> {names[1]})")
-    reasons += [f"another {x.name} ({x.a} -> {x.b})" for x in differences]
+        reasons.append(fact("another-script", a=names[0], b=names[1]))
+    reasons += [fact("another-condition", name=x.name, a=x.a, b=x.b) for x in differences]
     trainers = [x.report.steps.trainers if x.report.steps is not None else 1 for x in (a, b)]
     if trainers[0] != trainers[1] and runs:
-        reasons.append(f"another number of processes ({trainers[0]} -> {trainers[1]})")
+        reasons.append(fact("another-number-of-processes", a=trainers[0], b=trainers[1]))
     elif not same_batch(a, b):
         before, after = (side.time.samples_per_step for side in (a, b))
-        reasons.append(f"{OTHER_BATCH} ({before:.3g} -> {after:.3g} samples a {a.unit})")
+        reasons.append(fact(OTHER_BATCH, a=before, b=after))
     return reasons
 
 
@@ -92,58 +92,44 @@ def script_name(command: Sequence[str]) -> str:
     return PurePath(command[0]).name if command else ""
 
 
-def doubts(a: Side, b: Side, interval: Interval | None) -> Iterator[str]:
+def remarks(a: Side, b: Side, interval: Interval | None) -> Iterator[Remark]:
     """Yield everything that weakens the comparison, beside what makes them no one workload."""
     both = (("A", a), ("B", b))
     for label, side in both:
         if side.report.interrupted:
-            yield f"{label} was interrupted: the measurements after that are missing."
-        yield from (f"{label}: {x.sentence}" for x in side.report.remarks if x.fact in FILES)
+            yield _remark("was-interrupted", side=label)
+        yield from (replace(x, of=label) for x in side.report.remarks if x.fact in FILES)
     versions = a.report.torchdoctor_version, b.report.torchdoctor_version
     if all(versions) and versions[0] != versions[1]:
-        yield (
-            f"A and B were made by different versions of torchdoctor ({versions[0]} and "
-            f"{versions[1]}), which may measure and diagnose differently."
-        )
+        yield _remark("other-versions", a=versions[0], b=versions[1])
     runs = not (a.is_trace or b.is_trace)
     if runs:
-        yield (
-            "The two ran at different times, perhaps beside other programs. `torchdoctor gate` "
-            "gives stronger evidence, because it measures both in turns."
-        )
+        yield _remark("other-times")
     if a.is_trace != b.is_trace:
         run, label = (b, "B") if a.is_trace else (a, "A")
-        timed = f"{label} was timed without the profiler, which slows the host of the other down."
-        if run.report.trace is not None and run.report.trace.step_times_s:
-            units = several(run.unit)
-            timed = f"The other is a trace, so {label}'s time is that of its profiled {units}."
-        yield f"{timed} Facts that only {label} has (settings, loaders, sensors) are left out."
+        profiled = run.report.trace is not None and run.report.trace.step_times_s
+        yield _remark(
+            "timed-by-profiled-steps" if profiled else "timed-without-profiler", side=label
+        )
     ways = [side.report.baseline.launches_by for side in (a, b)]
     if runs and all(ways) and ways[0] != ways[1]:
-        yield (
-            f"A's launches give their {ways[0]} {a.unit} and B's their {ways[1]}, so the means "
-            "are compared, and no interval can be given."
-        )
+        yield _remark("other-kinds-of-step", a=ways[0], b=ways[1])
     elif interval is None:
-        why = "A or B holds no launches to compare" if runs else "a trace is one recording"
-        yield f"No interval can be given, because {why}."
+        yield _remark("no-launches" if runs else "one-recording")
     if (a.report.trace is None) != (b.report.trace is None):
-        profiled, other = ("B", "A") if a.report.trace is None else ("A", "B")
-        by = ", and time is compared by phases" if runs else ""
-        yield (
-            f"{profiled} was profiled and {other} was not: what only a profile shows does not "
-            f"count as a change{by}."
-        )
+        names = ("B", "A") if a.report.trace is None else ("A", "B")
+        ident = "profiled-alone-by-phases" if runs else "profiled-alone"
+        yield _remark(ident, profiled=names[0], other=names[1])
     for label, side in both:
-        if not 1 / _OTHERWISE < side.parts_s / side.time.step_s < _OTHERWISE:
-            yield (
-                f"{label}'s parts and findings are of the observed launch, whose "
-                f"{several(side.unit)} took {seconds(side.parts_s)} on average; the compared ones "
-                f"took {seconds(side.time.step_s)}."
+        step_s = side.time.step_s
+        if not 1 / _OTHERWISE < side.parts_s / step_s < _OTHERWISE:
+            yield _remark(
+                "parts-of-another-launch", side=label, parts_s=side.parts_s, step_s=step_s
             )
     ranks = [len(side.report.ranks) or 1 for side in (a, b)]
     if ranks[0] != ranks[1]:
-        yield (
-            f"{counted(ranks[0], 'rank')} against {counted(ranks[1], 'rank')}: that alone changes "
-            "collectives and steps."
-        )
+        yield _remark("other-ranks", a=ranks[0], b=ranks[1])
+
+
+def _remark(ident: str, **values: Any) -> Remark:
+    return Remark(severity="beware", fact=ident, values=values)

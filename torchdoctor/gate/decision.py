@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from torchdoctor.schema import Interval
-from torchdoctor.schema.figures import counted
+from torchdoctor.schema import Evidence, Interval, fact
 from torchdoctor.schema.students_t import t_quantile
 from torchdoctor.trials.compare import as_interval, half_width, p_value, visible
 
@@ -21,8 +20,6 @@ FEWEST_PAIRS = LOOKS[0]
 # looks together raise a false alarm in at most 1.1 % of gates (tests/gate/test_gate_rule.py).
 FAIL, FAIL_FINAL = 0.002, 0.01  # two-sided p below which a slow-down counts
 _NARROW = 0.5  # of the tolerance: half an interval as narrow as this is not made narrower
-_TO_SPARE = 1.15  # of the time: pairs do not all take as long
-_STEP_S, _LONG_S = 15.0, 120.0  # what a budget is rounded up to; above the second to minutes
 _BASELINE_CONFIDENCE = 0.999  # of the prediction interval: one false alarm in a thousand
 
 
@@ -127,55 +124,33 @@ def grown(reference: Sequence[float], new: Sequence[float], tolerance: float) ->
     return beyond and min(new) > max(reference)
 
 
-def too_few_pairs(pairs: int, spent_s: float, pair_s: float) -> str:
+def too_few_pairs(pairs: int, spent_s: float, pair_s: float) -> Evidence:
     """Return why a gate of so many pairs of `pair_s` is undecided, and how much time decides it."""
-    takes, budget = _time_and_budget(spent_s + FEWEST_PAIRS * pair_s)
-    return (
-        f"The time was up after {counted(pairs, 'pair')} of launches, and {FEWEST_PAIRS} are "
-        f"needed, which takes about {takes}: give it more ({budget}), or less to do with --steps."
-    )
+    needed_s = spent_s + FEWEST_PAIRS * pair_s
+    return fact("time-up", pairs=pairs, needed=FEWEST_PAIRS, needed_s=needed_s)
 
 
 def decides(
     differences: Sequence[float], tolerance: float, state: str, spent_s: float, pair_s: float
-) -> str:
-    """Return what would decide a pass that proves little; "" where that cannot be computed.
+) -> Evidence | None:
+    """Return what would decide a pass that proves little; None where that cannot be computed.
 
     "perhaps slower" asks for pairs that prove the measured slow-down, "not seen well enough" for
     those that prove one of the tolerance. `spent_s` and `pair_s` as of `too_few_pairs`.
     """
     if len(differences) < 2 or state not in ("perhaps slower", "not seen well enough"):
-        return ""
+        return None
     measured = state == "perhaps slower"
     size = max(math.expm1(fmean(differences)) if measured else tolerance, 1e-3)
-    named = "a difference of this size" if measured else "a slow-down of the tolerance"
     pairs = pairs_for(differences, size)
     if pairs is None:
         least = visible(stdev(differences), LOOKS[-1], FAIL_FINAL)
-        return (
-            f"Pairs vary so much here that even {LOOKS[-1]}, the most that a gate measures, would "
-            f"prove only a slow-down of {share_text(least)}: measure on a quieter machine, or "
-            "accept more with --tolerance."
-        )
+        return fact("pairs-vary", most=LOOKS[-1], least=least)
     pairs = max(pairs, len(differences) + 1)
-    takes, budget = _time_and_budget(spent_s + pairs * pair_s)
-    return (
-        f"About {pairs} pairs would prove {named} ({share_text(size)}) four times in five, "
-        f"{len(differences)} were measured: that takes about {takes} ({budget})."
+    return fact(
+        "pairs-would-prove-size" if measured else "pairs-would-prove-tolerance",
+        pairs=pairs,
+        size_share=size,
+        measured=len(differences),
+        needed_s=spent_s + pairs * pair_s,
     )
-
-
-def _time_and_budget(needed_s: float) -> tuple[str, str]:
-    """Return a time that is known roughly ("75 s", "4 min"), and `--budget` with some to spare."""
-    with_spare_s = _TO_SPARE * needed_s
-    takes = f"{math.ceil(needed_s / 5.0) * 5} s"
-    if needed_s > _LONG_S:
-        takes = f"{math.ceil(needed_s / 60.0)} min"
-    if with_spare_s > _LONG_S:
-        return takes, f"--budget {math.ceil(with_spare_s / 60.0)}m"
-    return takes, f"--budget {math.ceil(with_spare_s / _STEP_S) * _STEP_S:.0f}s"
-
-
-def share_text(share: float) -> str:
-    """Return a slow-down in percent: "33 %", "1.9 %"."""
-    return f"{100 * share:.{0 if share > 0.1 else 1}f} %"

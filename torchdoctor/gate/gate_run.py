@@ -18,9 +18,9 @@ from torchdoctor.bench.block_plan import (
 from torchdoctor.bench.engine import Engine
 from torchdoctor.bench.failures import Failed
 from torchdoctor.bench.measurement import Pace, ProgramLaunches
+from torchdoctor.gate.answer import Basis, answer
 from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, decides, look, state, too_few_pairs
 from torchdoctor.gate.figures import Measured, estimator, metrics
-from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.session import GateSession, Observed, observe_both
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.sources import changed, digests, unloaded_doubts
@@ -28,7 +28,15 @@ from torchdoctor.gate.versions import Reference, elsewhere
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import choose_window
 from torchdoctor.queries.hardware import load_of
-from torchdoctor.schema import Environment, Pair, ProgressEvent, Workload, WorkloadRecord
+from torchdoctor.schema import (
+    Environment,
+    Evidence,
+    Pair,
+    ProgressEvent,
+    Workload,
+    WorkloadRecord,
+    fact,
+)
 from torchdoctor.schema.errors import Inconclusive, ProgramFailed
 from torchdoctor.schema.gate import GateReport
 from torchdoctor.trials.compare import p_value
@@ -53,7 +61,7 @@ class GateRun:
         self._ref = ref
         self._settings = settings
         self._doubts = [*settings.remarks]
-        self._why = ""  # it is not decided
+        self._why: Evidence | None = None  # it is not decided
         self._interrupted = False
         self._spent_s, self._pair_s = 0.0, 0.0  # before the first pair, and by each
 
@@ -83,14 +91,15 @@ class GateRun:
                 verdict = self._decide(engine, launches, observed, measured)
             except KeyboardInterrupt:
                 self._interrupted, verdict = True, "inconclusive"
-                self._why = "It was interrupted: only what was measured until then."
+                self._why = fact("interrupted")
             except Inconclusive as error:
-                verdict, self._why = "inconclusive", str(error)
+                verdict = "inconclusive"
+                self._why = fact("because", reason=str(error))
             finally:
                 engine.close()
             if why := changed(sources, folders[0]):
                 verdict = "inconclusive"
-                self._why = why
+                self._why = fact("because", reason=why)
             self._doubts += [*_failure_doubts(engine), *session.launch_doubts()]
             machine = session.environment(observed.versions[1])
             if load := load_of([x.sensors for x in observed.versions], machine.cpus):
@@ -215,7 +224,6 @@ class GateRun:
             decides=decides(differences, tolerance, typical, self._spent_s, self._pair_s),
             typical=measured.how.by == "median",
             mean=measured.mean_ratio,
-            unit=boundary.unit,
         )
         return GateReport(
             workload=WorkloadRecord(command=[]),
@@ -224,7 +232,7 @@ class GateRun:
             kind=boundary.program,
             unit=boundary.unit,
             verdict=verdict,
-            sentence=sentence(rows, verdict, name, basis),
+            answer=answer(rows, verdict, name, basis),
             metrics=rows,
             pairs=len(differences),
             pair_ratios=[math.exp(difference) for difference in differences],

@@ -18,6 +18,7 @@ from torchdoctor.launch.run_folder import gone_if_refused, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.observe.observation import Observation
+from torchdoctor.reports.gate_facts import with_sentence
 from torchdoctor.reports.wording import how_it_failed, program_failed
 from torchdoctor.schema import (
     Environment,
@@ -25,6 +26,7 @@ from torchdoctor.schema import (
     StepStatistics,
     Workload,
     WorkloadRecord,
+    fact,
 )
 from torchdoctor.schema.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
 from torchdoctor.schema.gate import GateReport
@@ -118,7 +120,7 @@ class GateSession:
     def completed(self, report: GateReport) -> GateReport:
         """Return the report with what was launched, when and where."""
         return replace(
-            report,
+            with_sentence(report),
             torchdoctor_version=__version__,
             created=self._created.isoformat(timespec="seconds"),
             workload=_record(self.workload),
@@ -136,17 +138,18 @@ def undecided(
     workload: Workload, reference: str, why: str, *, interrupted: bool = False, broken: bool = False
 ) -> GateReport:
     """Return a result without figures; `broken`: the working tree's program cannot be measured."""
-    return GateReport(
+    report = GateReport(
         torchdoctor_version=__version__,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         workload=_record(workload),
         environment=environment(workload.python),
         reference=reference,
         verdict="inconclusive",
-        sentence=why,
+        answer=[fact("because", reason=why)],
         interrupted=interrupted,
         broken=broken,
     )
+    return with_sentence(report)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 from torchdoctor.bench.engine import Engine
 from torchdoctor.bench.measurement import Pace, ProgramLaunches
 from torchdoctor.bench.pair_times import is_per_step, seconds_per_sample, usable
+from torchdoctor.gate.answer import Basis, answer
 from torchdoctor.gate.decision import against_stored, blind_spot, state
 from torchdoctor.gate.figures import memory, peaks, time_rows, waiting
-from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.session import GateSession
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED
@@ -27,6 +27,7 @@ from torchdoctor.schema import (
     StepStatistics,
     Workload,
     WorkloadRecord,
+    fact,
 )
 from torchdoctor.schema.errors import Inconclusive, UsageError
 from torchdoctor.schema.figures import seconds
@@ -149,9 +150,7 @@ def stored_report(
             "new report from a quiet machine, or compare with a commit (--against)."
         )
     verdict = "slower" if worse else "not slower"
-    fails_from = f"With the {len(before)} stored launches, which differ as they do, a gate fails "
-    fails_from += f"from {compared.limit:.3f} on."
-    basis = Basis(decides=fails_from, typical=by == "median", unit=boundary.unit)
+    fails_from = fact("stored-launches-fail-from", launches=len(before), limit=compared.limit)
     return GateReport(
         workload=WorkloadRecord(command=[]),
         environment=Environment(),
@@ -159,7 +158,7 @@ def stored_report(
         kind=boundary.program,
         unit=boundary.unit,
         verdict=verdict,
-        sentence=sentence(rows, verdict, name, basis),
+        answer=answer(rows, verdict, name, Basis(decides=fails_from, typical=by == "median")),
         metrics=rows,
         blind_spot=blind_spot(compared.ratio),
         measured="stored",

@@ -41,14 +41,7 @@ _TONES = {"slower": "bad", "faster": "good"}
 def document(comparison: Comparison) -> Document:
     """Return what a comparison says."""
     chance = sentences(_CHANCE.get(comparison.verdict, "").format(unit=comparison.unit))
-    findings = notes(
-        [
-            ". ".join(
-                [_named(x, comparison.unit), " ".join(map(clean, x.evidence[:_EVIDENCE_LINES]))]
-            ).rstrip()
-            for x in comparison.findings
-        ]
-    )
+    findings = notes([_with_facts(change, comparison.unit) for change in comparison.findings])
     columns = ["", "calls", "host", "device", "change"]
     operators = table(columns, [_operator(x) for x in comparison.operators])
     kernels = table(columns, [_operator(x) for x in comparison.kernels])
@@ -93,6 +86,11 @@ def document(comparison: Comparison) -> Document:
 def named(name: str, width: int) -> str:
     """Return the name of a side, in at most so many characters."""
     return shorten_left(clean(name), width)
+
+
+def _with_facts(change: FindingChange, unit: str) -> str:
+    facts = " ".join(clean(evidence.sentence) for evidence in change.evidence[:_EVIDENCE_LINES])
+    return f"{_named(change, unit)}. {facts}".rstrip()
 
 
 def _differences(conditions: list[Difference]) -> list[Block]:

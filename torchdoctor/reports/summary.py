@@ -104,7 +104,7 @@ def of_comparison(compared: Comparison) -> Summary:
             bottleneck=new.branch if new else None,
             sentence=clean(compared.sentence),
             location=(new.b_place or None) if new else None,
-            cause=_of_check(new.check, new.evidence) if new else None,
+            cause=_of_check(new.check, [x.sentence for x in new.evidence]) if new else None,
             next=following,
         )
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from torchdoctor.schema.evidence import Evidence, Remark
 from torchdoctor.schema.summary import Summary
 from torchdoctor.schema.trials import Interval
 
@@ -69,7 +70,8 @@ class FindingChange:
     b_s: float | None = None  #: Cost per step of B; of a gone one what lies below the threshold.
     a_place: str = ""  #: File and line in A, relative to where the program ran.
     b_place: str = ""  #: File and line in B, relative to where the program ran.
-    evidence: list[str] = field(default_factory=list)  #: Sentences with figures; of B if both have.
+    #: The facts that it rests on; of B if both have it.
+    evidence: list[Evidence] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +88,15 @@ class Comparison:
     """What changed from A to B."""
 
     summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
-    schema_version: str = "1.2"  #: Version of these names, "1.x".
+    schema_version: str = "2.0"  #: Version of these names, "2.x".
     torchdoctor_version: str = ""  #: The version that wrote the file.
     kind: Annotated[str, "training", "inference"] = "training"  #: What both programs do.
     unit: Annotated[str, "step", "batch", "call"] = "step"  #: What a step of them is called.
     a: ComparedSide  #: What is compared with.
     b: ComparedSide  #: What is compared.
     verdict: str  #: Of B: slower, faster, same, unclear (launches vary) or not comparable.
-    sentence: str  #: The same in words, with where it lies.
+    answer: list[Evidence] = field(default_factory=list)  #: What it says, and where it lies.
+    sentence: str = ""  #: The same in words, for readers.
     ratio: float  #: B's step time / A's; per call of what both ran, weighted by A's calls.
     speedup: Interval | None = None  #: A's time / B's by Welch; null: no launches or incomparable.
     figures: list[ComparedFigure] = field(default_factory=list)  #: Throughput, memory and others.
@@ -105,4 +108,5 @@ class Comparison:
     findings: list[FindingChange] = field(default_factory=list)  #: New, then gone, then changed.
     environment: list[Difference] = field(default_factory=list)  #: Differing versions and devices.
     workload: list[Difference] = field(default_factory=list)  #: What differs in what was run.
-    doubts: list[str] = field(default_factory=list)  #: Everything that weakens the comparison.
+    remarks: list[Remark] = field(default_factory=list)  #: Everything that weakens it.
+    doubts: list[str] = field(default_factory=list)  #: The same in words, for readers.

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from torchdoctor.schema.environment import Environment
+from torchdoctor.schema.evidence import Evidence
 from torchdoctor.schema.network import NetworkUse
 from torchdoctor.schema.report import WorkloadRecord
 from torchdoctor.schema.summary import Summary
@@ -39,7 +40,8 @@ class GateReport:
     kind: Annotated[str, "training", "inference"] = "training"  #: What the program does.
     unit: Annotated[str, "step", "batch", "call"] = "step"  #: What a step of it is called.
     verdict: str  #: The answer, which the exit code says as well.
-    sentence: str  #: The same in words.
+    answer: list[Evidence] = field(default_factory=list)  #: What it says of that.
+    sentence: str = ""  #: The same in words, for readers.
     metrics: list[GateMetric] = field(default_factory=list)  #: One row for each figure.
     pairs: int = 0  #: Pairs of launches that were measured.
     pair_ratios: list[float] = field(default_factory=list)  #: New / reference time of each pair.

@@ -39,14 +39,14 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     nothing = Start(host="", pid=0, command=[], cwd="")
     start = min(run.starts, key=lambda x: x.start_unix_ns, default=nothing)
     status, ending, until_s = standing(run, time.time() if now_s is None else now_s)
-    logs, began_s = trained(run), start.start_unix_ns / 1e9
+    logs = trained(run)
     about = {
         "folder": str(run.folder.parent),
         "command": start.command or (logs[0].process.argv if logs else []),
         "cwd": start.cwd,
         "hosts": sorted({x.host for x in run.starts} | {x.process.host for x in logs}),
-        "started_unix_s": began_s,
-        "elapsed_s": max(until_s - began_s, 0.0),
+        "started_unix_s": start.start_unix_ns / 1e9,
+        "elapsed_s": max(until_s - start.start_unix_ns / 1e9, 0.0),
         "alerts": read_alerts(run.folder),
     }
     log = next((log for log in logs if len(log.steps)), None)
@@ -88,8 +88,8 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
         "slow_rank": ranks.slowest,
     }
     largest = _largest(phases, ranks)
-    cause: ExplainedFact | None = _changed(about["alerts"], table, training_s)  # type: ignore[arg-type]
-    cause = cause or _costliest(largest, phases, ranks, log.process.location)
+    slower = _changed(about["alerts"], table, training_s)  # type: ignore[arg-type]
+    cause = slower or _costliest(largest, phases, ranks, log.process.location)
     may_help = remedies(start, log.process, phases, int(log.steps.step[-1]), largest)
     trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
     known = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
