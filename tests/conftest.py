@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import compileall
 import contextlib
+import gc
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,18 @@ def _rewrite_assertions(config: pytest.Config) -> None:
         if not child:
             os._exit(0)
     os.waitpid(child, 0)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Nothing that is imported or collected goes away: Python need not look for what did.
+
+    It would look again and again through all of it, here and while the tests run.
+    """
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

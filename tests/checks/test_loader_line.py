@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from in_words import evidence_of
 from partial_recordings import recording
@@ -13,6 +15,7 @@ from torchdoctor.checks import (
     loader_io_bound,
     work_outside_model,
 )
+from torchdoctor.schema import Evidence, Finding, Recording
 
 _LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.97}
 
@@ -22,7 +25,9 @@ def _stack(line: int, function: str, count: int, text: str) -> dict:
     return {"location": where, "phase": "loader", "count": count, "leaf": "x", "text": text}
 
 
-def _evidence(*stacks: dict, sensors: dict | None = None, **loader: object) -> str:
+def _found(
+    *stacks: dict, sensors: dict | None = None, **loader: object
+) -> tuple[Finding, Recording]:
     known = {**_LOADER, **loader}
     seen = recording(
         {
@@ -33,7 +38,18 @@ def _evidence(*stacks: dict, sensors: dict | None = None, **loader: object) -> s
     )
     computes = known["sample_cpu_share"] == _LOADER["sample_cpu_share"]
     [found] = (loader_cpu_bound if computes else loader_io_bound).CHECK.findings(seen)
-    return " ".join(evidence_of(found, seen))
+    return found, seen
+
+
+def _facts(*stacks: dict, **known: Any) -> dict[str, Evidence]:
+    """The facts of the finding, by name."""
+    found, _ = _found(*stacks, **known)
+    return {one.fact: one for one in found.evidence}
+
+
+def _check_line(fact: Evidence, line: int, text: str, function: str, samples: float) -> None:
+    assert fact.location is not None and fact.location.line == line
+    assert fact.values == {"samples": samples, "function": function, "text": text}
 
 
 def test_workers_that_a_short_epoch_leaves_idle_do_not_wait_for_storage() -> None:
@@ -50,29 +66,30 @@ def test_workers_that_a_short_epoch_leaves_idle_do_not_wait_for_storage() -> Non
 
 
 def test_the_function_that_takes_most_is_named_with_its_line() -> None:
-    said = _evidence(
+    facts = _facts(
         _stack(20, "augment", 60, "total += row[i]"),
         _stack(21, "augment", 20, "count += 1"),
         _stack(40, "collate", 20, "torch.stack(rows)"),
     )
-    assert "80% of it was in augment, most often at data.py:20 (total += row[i])." in said
+    _check_line(facts["preparing-line"], 20, "total += row[i]", "augment", 0.8)
 
 
 def test_a_line_that_computes_is_to_be_made_cheaper_before_workers_hide_it() -> None:
     """Exactly named, a loop over pixels got workers and threads as its only advice."""
     row = _stack(33, "__getitem__", 90, "out[y, x] = image[y, x]")
-    first = "Make this line cheaper first"
-    assert f"data.py:33 (out[y, x] = image[y, x]). {first}" in _evidence(row)
-    assert first not in _evidence(), "no line stands out"
-    assert first not in _evidence(row, sample_cpu_share=0.01), "it waits"
+    facts = _facts(row)
+    _check_line(facts["preparing-line"], 33, "out[y, x] = image[y, x]", "__getitem__", 1.0)
+    order = list(facts)
+    assert order.index("cheaper-first") == order.index("preparing-line") + 1
+    assert "cheaper-first" not in _facts(), "no line stands out"
+    assert "cheaper-first" not in _facts(row, sample_cpu_share=0.01), "it waits"
 
 
 def test_files_of_a_package_are_named_from_the_programs_folder() -> None:
     """The headline said train.py:20 of a program that has three of that name."""
     row = _stack(20, "augment", 90, "total += row[i]")
     row["location"]["file"] = "/w/pkg/data.py"
-    said = _evidence(row)
-    assert "most often at pkg/data.py:20" in said
+    assert "pkg/data.py:20" in " ".join(evidence_of(*_found(row)))
     for check, phase in ((work_outside_model, "after_step"), (inline_batch_preparation, "other")):
         seen = recording(
             {
@@ -95,29 +112,28 @@ def test_files_of_a_package_are_named_from_the_programs_folder() -> None:
     ],
 )
 def test_nothing_is_named_where_nothing_stands_out(stacks: list[dict]) -> None:
-    assert "of it was in" not in _evidence(*stacks)
-    assert "of it was in" not in _evidence(*stacks, sample_cpu_share=0.02)
+    assert "preparing-line" not in _facts(*stacks)
+    assert "preparing-line" not in _facts(*stacks, sample_cpu_share=0.02)
 
 
 def test_the_line_that_waits_is_named_as_well() -> None:
-    said = _evidence(_stack(7, "__iter__", 60, "time.sleep(0.05)"), sample_cpu_share=0.01)
-    assert "100% of it was in __iter__, most often at data.py:7 (time.sleep(0.05))." in said
+    facts = _facts(_stack(7, "__iter__", 60, "time.sleep(0.05)"), sample_cpu_share=0.01)
+    _check_line(facts["preparing-line"], 7, "time.sleep(0.05)", "__iter__", 1.0)
 
 
 def test_the_line_that_waits_for_workers_prepares_nothing() -> None:
     stacks = _stack(7, "train", 60, "batch = self.queue.take()")
     known = {"num_workers": 2, "sensors": {"workers_cpus": 0.1}}
-    assert "of it was in" not in _evidence(stacks, sample_cpu_share=None, **known)
+    assert "preparing-line" not in _facts(stacks, sample_cpu_share=None, **known)
 
 
 def test_a_loader_that_hardly_reads_waits_for_something_else() -> None:
-    said = _evidence(sample_cpu_share=0.01, sensors={"read_bytes_per_s": 40_000.0})
-    assert "the loader waits for another process or a sleep, a network or a lock." in said
-    assert "It reads 0.0 MB/s from disk, hardly anything." in said
-    assert "storage" not in said
-    said = _evidence(sample_cpu_share=0.01, sensors={"read_bytes_per_s": 40e6})
-    assert "waits for storage" in said
-    assert "reads 40.0 MB/s from disk" in said
+    facts = _facts(sample_cpu_share=0.01, sensors={"read_bytes_per_s": 40_000.0})
+    assert "waits-unread" in facts and "waits" not in facts
+    assert facts["hardly-reads"].values["mb_per_s"] == pytest.approx(0.04)
+    facts = _facts(sample_cpu_share=0.01, sensors={"read_bytes_per_s": 40e6})
+    assert "waits" in facts and "waits-unread" not in facts
+    assert facts["reads"].values["mb_per_s"] == pytest.approx(40.0)
 
 
 def test_the_parts_of_a_wait_add_up_to_its_share() -> None:
@@ -130,12 +146,9 @@ def test_the_parts_of_a_wait_add_up_to_its_share() -> None:
     known = {"in_loader_s": 0.0075, "starting_workers_s": 0.0015, "step_s": 0.0169}
     assert {name: parts[name] for name in known} == known
     assert parts["in_loop_s"] == pytest.approx(0.57 * 0.0169 - 0.009)
-    assert evidence_of(found)[1].startswith(
-        "7.50 ms in the DataLoader, 1.50 ms starting its workers, 633 us preparing batches in the "
-        "loop, of a step of 16.9 ms"
-    )
     plain = {"mean_s": 0.0169, "data_wait_s": 0.0075}
     (found,) = data_wait.CHECK.findings(
         recording({"shares": {"data_loader": 0.444}, "steps": plain})
     )
-    assert evidence_of(found)[1].startswith("7.50 ms in the DataLoader, of a step of 16.9 ms")
+    assert found.evidence[1].values["starting_workers_s"] is None
+    assert found.evidence[1].values["in_loop_s"] is None

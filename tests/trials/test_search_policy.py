@@ -173,12 +173,12 @@ def test_what_goes_with_a_fix_has_to_earn_its_place_too() -> None:
 def test_harmless_members_that_gain_nothing_are_left_out_of_simulated_sets() -> None:
     """One fix gains up to 2.2x; the prior likes four others that do neither good nor harm."""
     riders = sets = 0
-    for seed in range(240):
+    for seed in range(60):
         world = World(seed, "riders")
         claim = SimulatedSearch(world, 120.0).run().claim
         sets += claim is not None
         riders += sum(world.removes[name] == 0 for name in claim.members) if claim else 0
-    assert sets >= 200 and riders <= sets / 10, "each adds with a probability of 0.92"
+    assert sets >= 50 and riders <= sets / 10, "each adds with a probability of 0.92"
 
 
 def test_a_member_that_has_proven_its_gain_stays() -> None:
