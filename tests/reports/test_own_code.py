@@ -183,6 +183,10 @@ def test_advice_of_the_program_itself_stands_alone() -> None:
         of = report(replace(share, evidence=evidence), trials=[trial])
         screen = rendered(of, "terminal", full=False, width=100)
         assert ("torchdoctor explain evaluation-share" in screen) is page
+    # Nor does the page of a larger finding at the same line: "ask whether its result is the same".
+    larger = finding("inner-loop", 0.5, 15)
+    assert own_code.to_do(report(share, larger)) != ""
+    assert own_code.to_do(report(replace(share, evidence=told), larger)) == ""
 
 
 def test_the_bound_of_a_change_by_hand_is_that_of_the_cause_alone() -> None:

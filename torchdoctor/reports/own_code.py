@@ -62,7 +62,7 @@ def to_do(report: Report) -> str:
     """
     check = catalogue.checks().get(advising_check(report) or "")
     cause = report.diagnosis.explaining
-    if check is None or (cause is not None and check.ident == cause.check and _says_it(cause)):
+    if check is None or (cause is not None and _says_it(cause)):
         return ""
     first = check.section("What to do").partition(". ")[0].removesuffix(".")
     return f"{first}. More: torchdoctor explain {check.ident}" if first else ""
