@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from probed import run_probed
 
 import torchdoctor
 from torchdoctor.probe import stacks
@@ -119,3 +120,40 @@ def test_a_process_forked_while_a_stack_is_read_collects_its_garbage(
         assert gc.isenabled() and stacks._paused == [False]
     finally:
         gc.enable()
+
+
+CALLS = """
+import time, torch
+model = torch.nn.Linear(4, 1)
+
+def prepare():
+    end = time.perf_counter() + 0.02
+    while time.perf_counter() < end: pass
+    return torch.ones(8, 4)
+
+with torch.no_grad():
+    for _ in range(60): model(prepare())
+"""
+TRAINS = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20):
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.slow
+def test_calls_are_sampled_before_it_is_sure_that_the_program_infers(tmp_path: Path) -> None:
+    """Of fast calls three seconds were enough to observe, and no sample was taken in them."""
+    (tmp_path / "infer.py").write_text(CALLS)
+    run = run_probed(["infer.py"], tmp_path, tmp_path, forked=True, sample_stacks=True)
+    assert "prepare" in {row["location"]["function"] for row in run.main["stacks"]}
+
+
+@pytest.mark.slow
+def test_an_evaluation_before_a_training_is_not_among_its_samples(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CALLS + TRAINS)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True, sample_stacks=True)
+    assert "prepare" not in {row["location"]["function"] for row in run.main["stacks"]}

@@ -57,6 +57,7 @@ _LOOP = {
     "loops": 2,
 }
 _CPU = {"shares": {"cpu": 1.0}}
+_CALLED = {"ident": 0, "forwards": 9, "call": {"name": "model", "location": _ROW["location"]}}
 CHECK = CheckSpec(
     branch="cpu",
     threshold=0.10,
@@ -80,5 +81,9 @@ CHECK = CheckSpec(
         process(stacks=[{**_ROW, "leaf": "torch/nn/functional.py linear"}, _LOOP]),
         process(stacks=[{**_ROW, "count": 3}, _LOOP]),
         process(stacks=[{**_ROW, "location": _LOOP["location"], "loops": 2}, _LOOP]),
+        {  # the loop over requests
+            "steps": {"boundary": {"kind": "forward", "learned_by": "forward"}},
+            **process(stacks=[_ROW], models=[_CALLED]),
+        },
     ],
 )

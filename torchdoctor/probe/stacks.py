@@ -96,6 +96,10 @@ class Growth:
             self._asked_ns = now
             self._add_pending(self._call, None)
 
+    def forget(self):
+        """Count nothing of what was asked so far."""
+        self._waiting = Counter()
+
     def _settle(self, _):
         self._asked_ns = 0
         waiting, self._waiting = self._waiting, Counter()
@@ -123,6 +127,7 @@ class Stacks:
         self._users_switch_s, self._on = sys.getswitchinterval(), True
         sys.setswitchinterval(min(self._users_switch_s, _SWITCH_S))
         session.forget.append(_collect_again)
+        session.inference.when_trains.append(self._forget)
         session.when_observed.append(self._stop)
         self._thread = threading.Thread(target=self._run, name="torchdoctor-stacks", daemon=True)
         self._thread.start()
@@ -143,7 +148,7 @@ class Stacks:
 
     def _sample(self):
         session = self._session
-        if not session.learned:
+        if not self._is_to_look():
             return
         mark = session.log.mark
         phase = _PHASES.get(session.log.last_code, "other")
@@ -167,6 +172,16 @@ class Stacks:
             self._growth.ask(row, mark, since_sample=phase == _BEHIND)
         else:
             self._counts[(row, False)] += 1
+
+    def _is_to_look(self):
+        """Return whether the program learns, or infers so far."""
+        return self._session.learned or self._session.inference.may_infer()
+
+    def _forget(self):
+        """Drop what was seen of an evaluation, before it was known that the program trains."""
+        self._counts.clear()
+        if self._growth is not None:
+            self._growth.forget()
 
     def facts(self):
         """Return `stacks` of the process facts, the most frequent first."""

@@ -30,7 +30,7 @@ def inner_loops(recording: Recording) -> list[SampledCode]:
     small = overhead or 0.0 if (calls or 0.0) >= _FEWEST_OPERATORS else 0.0
     if not is_sampled_enough(recording):
         return []
-    base = _loops_of_training(stacks)
+    base = _loops_of_calls(recording) if recording.infers else _loops_of_training(stacks)
     rows = [row for row in stacks if row.loops > base.get(function_of(row), 0)]
     rows = [row for row in rows if row.phase not in LEARNING]
     loops = []
@@ -46,6 +46,17 @@ def _loops_of_training(stacks: Sequence[StackSample]) -> dict[tuple[str, str], i
     base: dict[tuple[str, str], int] = {}
     for row in stacks:
         if row.phase in LEARNING:
+            base[function_of(row)] = max(base.get(function_of(row), 0), row.loops)
+    return base
+
+
+def _loops_of_calls(recording: Recording) -> dict[tuple[str, str], int]:
+    """Return how many loops stand around the lines that call a model, by function: requests."""
+    calls = [model.call for model in recording.main.models if model.call is not None]
+    lines = {(call.location.file, call.location.line) for call in calls}
+    base: dict[tuple[str, str], int] = {}
+    for row in recording.main.stacks:
+        if (row.location.file, row.location.line) in lines:
             base[function_of(row)] = max(base.get(function_of(row), 0), row.loops)
     return base
 

@@ -11,6 +11,7 @@ from .. import dynamo_frames
 from ..measure.decisions import Decisions
 
 _FEWEST_CALLS, _LEAST_NS = 5, 3_000_000_000  # without a gradient: the program infers
+_FIRST_CALLS = 2  # in which much is made ready
 _MOST_OUTPUTS = 256  # that are compared
 _MOST_ELEMENTS = 65_536  # of an output
 _MOST_LEAVES = 4
@@ -28,6 +29,7 @@ class Inference:
         boundary = session.plan.get("boundary") or {}
         self.wanted = self.on = boundary.get("learned_by") == "forward"
         self.looks = self.wanted or session.plan.get("purpose") == "observe"
+        self.when_trains = []  # what to call when it is known that the program trains
         self._calls = 0
         self._began_ns = None
         self._outputs = 0
@@ -41,6 +43,8 @@ class Inference:
 
     def trains(self):
         """Note that something is learned: an evaluation was no inference."""
+        for function in self.when_trains:
+            function()
         self.on = self.looks = self.wanted
 
     def begins(self, ident):
@@ -56,6 +60,10 @@ class Inference:
         if self.wanted:
             self._keep(output)
         self._session.inferred(time.perf_counter_ns())
+
+    def may_infer(self):
+        """Return whether models are called and nothing was learned so far, past the first calls."""
+        return self.looks and self._calls >= _FIRST_CALLS
 
     def called(self):
         """Note that a known entry point was called, which may not show the model's own calls."""
