@@ -132,3 +132,24 @@ def test_a_fix_for_a_cell_is_measured_by_running_the_cell_again(tmp_path: Path) 
     )
     told = of_report(again).next
     assert told is not None and told.command.startswith("%%") and "cell" in told.why
+
+
+def after_page(ident: str, folder: Path) -> str | None:
+    printed = commands.torchdoctor("explain", ident, "--format", "json", cwd=folder).stdout
+    following = json.loads(printed)["summary"]["next"]
+    return None if following is None else following["command"].split()[-1]
+
+
+def test_a_check_leads_to_a_fix_that_the_newest_run_has_not_refused(tmp_path: Path) -> None:
+    """It led to the first by the alphabet, which the run had refused, and from there nowhere."""
+    assert after_page("data-wait", tmp_path) is not None
+    stored_run(tmp_path)
+    assert after_page("data-wait", tmp_path) == "loader-workers"
+    assert after_page("tf32-off", tmp_path) is None
+    shown = commands.torchdoctor("explain", "tf32", cwd=tmp_path).stdout
+    assert "There is no GPU" in shown, "why it was refused"
+
+
+def test_a_fix_that_no_run_can_try_leads_to_no_run(tmp_path: Path) -> None:
+    stored_run(tmp_path)
+    assert after_page("batched-inference", tmp_path) is None

@@ -80,6 +80,9 @@ def with_client(story: Callable[[Client, Call], Awaitable[None]]) -> None:
 def test_an_agent_s_whole_story(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
+    named = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "train.py"], ["commit", "-qm", "first"]):
+        subprocess.run(["git", *named, *words], cwd=tmp_path, check=True)
 
     async def until_ended(call: Call, answer: dict[str, Any]) -> dict[str, Any]:
         while answer["state"] == "running":
@@ -123,6 +126,7 @@ def test_an_agent_s_whole_story(tmp_path: Path) -> None:
         assert "+" in patch["diff"] and "num_workers" in patch["diff"]
         assert script.read_text() == SCRIPT, "a patch changes nothing by itself"
         assert patch["next"]["tool"] == "gate"
+        assert patch["next"]["arguments"]["against"] == "HEAD", "that run stored no launches"
 
         diff = patch["diff"].encode()
         subprocess.run(["git", "apply"], input=diff, cwd=patch["folder"], check=True)

@@ -16,7 +16,18 @@ from typing import Annotated, Any
 import typer
 
 from torchdoctor import __version__
-from torchdoctor.cli import agent_guide, compare, diagnose, gate, mcp, run, stored, top, watch
+from torchdoctor.cli import (
+    agent_guide,
+    compare,
+    diagnose,
+    explain,
+    gate,
+    mcp,
+    run,
+    stored,
+    top,
+    watch,
+)
 from torchdoctor.cli.limits import check_address_space, limit_reached
 from torchdoctor.cli.outputs import discard_output
 from torchdoctor.schema import secret_values
@@ -61,7 +72,7 @@ app.command(name="gate", context_settings=_ITS_ARGUMENTS, help=gate.HELP)(gate.g
 app.command(name="top", help=top.HELP)(top.top)
 app.command(name="report")(stored.report)
 app.command(name="patch", help=stored.PATCH_HELP)(stored.patch)
-app.command(name="explain")(stored.explain)
+app.command(name="explain")(explain.explain)
 app.command(name="env")(stored.env)
 app.command(name="mcp", help=mcp.HELP)(mcp.mcp)
 app.command(name="agent-guide")(agent_guide.agent_guide)

@@ -197,6 +197,15 @@ def print_text(text: str) -> None:
     typer.echo(text.encode(errors="replace"), nl=not text.endswith("\n"))
 
 
+def print_filled(lines: Iterable[str], hangs: int) -> None:
+    """Print lines as wide as the terminal; what goes on is indented by so much."""
+    from torchdoctor.reports.wrapping import fill, width
+    from torchdoctor.schema.figures import clean
+
+    for line in lines:
+        typer.echo(fill(clean(line), hangs, width()))
+
+
 def print_json(summary: Summary, **fields: object) -> None:
     """Print these fields as JSON, the summary first."""
     from torchdoctor.reports.summary import with_json

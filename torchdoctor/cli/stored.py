@@ -1,4 +1,4 @@
-"""`torchdoctor report`, `patch`, `explain` and `env`: what runs have left, and what is known."""
+"""`torchdoctor report`, `patch` and `env`: what runs have left, and what the machine is."""
 
 import shlex
 import sys
@@ -22,6 +22,7 @@ from torchdoctor.cli.outputs import (
     check_written,
     kind_of,
     leave_with_code,
+    print_filled,
     print_json,
     print_text,
     say,
@@ -38,7 +39,6 @@ PATCH_HELP = (
     "torchdoctor patch | git apply"
 )
 _TAKE_BACK = "To take it back: the same command with --undo in place of --apply."
-_TREE_HANGS = 8
 _WATCH = "watch"  # in the folder of a watched run
 _File = Annotated[
     Path | None,
@@ -442,114 +442,6 @@ def _recording(report: Report, file: Path) -> Recording:
     )
 
 
-def explain(
-    id: Annotated[str | None, typer.Argument(help="A check's or fix's id.")] = None,
-    tree: Annotated[bool, typer.Option("--tree", help="The decision tree.")] = False,
-    all: Annotated[bool, typer.Option("--all", help="Every id with its title.")] = False,
-    format: FileFormat = None,
-    output: OutputFile = None,
-) -> None:
-    """Print a check's or fix's page: what, why, when not, risk, sources."""
-    form = format_of(format, output)
-    if [id is not None, tree, all].count(True) > 1:
-        raise UsageError("Give the id of a check or fix, or --tree, or --all: one of them.")
-    check_written({kind_of(form): output})
-    with answer_to(output):
-        if form == "text":
-            _print_page(id, tree, all)
-        else:
-            _print_explained(id, tree, form)
-
-
-def _print_page(id: str | None, tree: bool, all: bool) -> None:
-    from torchdoctor.advice import catalogue
-    from torchdoctor.reports.wrapping import reflow, width
-
-    if tree:
-        _print(catalogue.tree().splitlines(), _TREE_HANGS)
-    elif all or id is None:
-        _print(catalogue.listing().splitlines(), catalogue.TITLES_AT)
-    else:
-        typer.echo(reflow(catalogue.explain(id), width()))
-        _print(_in_newest_run(id), 2)
-
-
-def _print_explained(id: str | None, tree: bool, format: str) -> None:
-    from torchdoctor.advice import catalogue
-
-    if id is not None:
-        page = catalogue.explain(id)
-        here = _in_newest_run(id)
-        sentence = page.strip().partition("\n")[0]
-        if format == "json":
-            answer = Summary(sentence=sentence, next=_after_page(id))
-            print_json(answer, id=id, page=page, newest_run=here[2:])
-        else:
-            print_text("\n".join([page.rstrip(), *here]) + "\n")
-        return
-    text = catalogue.tree() if tree else catalogue.listing()
-    if format == "markdown":
-        print_text(f"```\n{text.rstrip()}\n```\n")
-    elif tree:
-        print_json(Summary(sentence="The decision tree."), tree=text.splitlines())
-    else:
-        known = {"checks": catalogue.checks().values(), "fixes": catalogue.fixes().values()}
-        titles = {kind: {x.ident: x.title for x in specs} for kind, specs in known.items()}
-        print_json(Summary(sentence="All checks and fixes, by id."), **titles)
-
-
-def _after_page(id: str) -> NextCommand | None:
-    """Return what to do once a page is read; None: the newest run has decided it, or there is none.
-
-    A fix is measured on the program of the newest run, unless that run offers it or tried it.
-    """
-    from torchdoctor.advice import catalogue
-    from torchdoctor.reports.summary import CELL_MAGIC, is_of_cell
-    from torchdoctor.schema.record_files import read_report
-
-    treating = catalogue.treating(id) if id in catalogue.checks() else []
-    if treating:
-        return NextCommand(command=f"torchdoctor explain {treating[0]}", why="It treats this.")
-    try:
-        folder = report_file(None).parent
-        report = read_report(folder)
-    except UsageError:
-        return None
-    shown = [*report.recommendation.fixes, *report.recommendation.also_offered]
-    if any(fix.fix == id and fix.edit for fix in shown):
-        command = f"torchdoctor patch {shlex.quote(str(folder.absolute()))} --fixes {id}"
-        return NextCommand(command=command, why="It prints this edit of the newest run's program.")
-    tried = any(id in trial.fixes for trial in report.trials if trial.pairs)
-    refused = any(id in trial.fixes for trial in report.trials if trial.verdict == "refused")
-    if id not in catalogue.fixes() or tried or refused or not report.workload.command:
-        return None
-    if is_of_cell(report):
-        why = "It measures this fix: begin the cell with this line, and run the cell again."
-        return NextCommand(command=f"{CELL_MAGIC} --fixes {id}", why=why)
-    command = f"torchdoctor run --fixes {id} -- {shlex.join(report.workload.command)}"
-    return NextCommand(command=command, why="It measures this fix on the newest run's program.")
-
-
-def _print(lines: list[str], hangs: int) -> None:
-    from torchdoctor.reports.wrapping import fill, width
-
-    for line in lines:
-        typer.echo(fill(clean(line), hangs, width()))
-
-
-def _in_newest_run(ident: str) -> list[str]:
-    """Return what the newest run of this folder says of a check or fix; nothing without a run."""
-    from torchdoctor.reports.details import lines_about
-    from torchdoctor.schema.record_files import read_report
-
-    try:
-        file = report_file(None)
-        lines = lines_about(read_report(file), ident)
-    except UsageError:
-        return []
-    return ["", f"In the newest run here ({file.parent}):", *lines] if lines else []
-
-
 def env(format: FileFormat = None, output: OutputFile = None) -> None:
     """Show what torchdoctor sees of this machine, and which fixes that rules out."""
     from torchdoctor.clusters.allocation import described
@@ -569,4 +461,4 @@ def env(format: FileFormat = None, output: OutputFile = None) -> None:
                 print_text("```\n" + "\n".join(map(clean, lines)) + "\n```\n")
             case _:
                 for line in lines:
-                    _print([line], 4 if line.startswith(" ") else FIGURES_AT)
+                    print_filled([line], 4 if line.startswith(" ") else FIGURES_AT)
