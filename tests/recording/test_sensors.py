@@ -10,7 +10,7 @@ import pytest
 from torchdoctor.machine import nvml, sensor_columns
 from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
-from torchdoctor.schema import SensorStatistics
+from torchdoctor.schema import SensorStatistics, Throttling
 
 SECOND = 1_000_000_000
 
@@ -126,7 +126,7 @@ def test_the_gpus_of_the_program_count():
     assert found.gpu_utilization == pytest.approx(0.58)
     assert found.gpu_memory_peak_bytes == 10
     assert found.gpu_power_w is None
-    assert found.gpu_throttle == ["power cap 40 %"]
+    assert found.gpu_throttle == [Throttling(reason="power cap", share=0.4)]
     assert (found.gpu_other_processes, found.gpu_sharing_processes) == (3, 2)
 
 
@@ -300,7 +300,7 @@ def test_gpu_samples_reach_the_statistics(monkeypatch):
     assert seen.gpu_utilization == pytest.approx(0.4)
     assert seen.gpu_memory_peak_bytes == 7
     assert seen.gpu_other_processes == 1
-    assert seen.gpu_throttle == ["thermal (driver) 100 %"]
+    assert seen.gpu_throttle == [Throttling(reason="thermal (driver)", share=1.0)]
 
 
 def test_a_machine_without_a_driver(monkeypatch):

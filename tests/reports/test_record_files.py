@@ -20,7 +20,7 @@ from torchdoctor.cli.outputs import check_written
 from torchdoctor.launch.run_folder import new_run_folder
 from torchdoctor.reports.formats import FORMATS, rendered, write_page
 from torchdoctor.reports.summary import summarized
-from torchdoctor.schema import BRANCHES, FixSet, Recording, Report, Workload
+from torchdoctor.schema import BRANCHES, FixSet, Recording, Report, Throttling, Workload
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import (
     decode_report,
@@ -275,3 +275,10 @@ def test_links_in_a_project_lead_no_file_of_ours_elsewhere(tmp_path: Path) -> No
     (logs / ".torchdoctor-writable").symlink_to(victim)
     check_written({}, tensorboard=logs)
     assert victim.read_text() == "kept"
+
+
+def test_reasons_of_throttling_that_were_stored_as_words_are_read_as_data() -> None:
+    outline = json.loads(encode(loader_bound()))
+    outline["sensors"]["gpu_throttle"] = ["power cap 35 %"]
+    read = decode_report(json.dumps(outline))
+    assert read.sensors.gpu_throttle == [Throttling(reason="power cap", share=0.35)]

@@ -20,10 +20,9 @@ from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact
 
 
 def _examine(recording: Recording) -> Symptoms:
-    known = recording.sensors.gpu_throttle  # "power cap 35 %"
-    reasons = [x for x in known if float(x.split()[-2]) >= 100 * CHECK.threshold]
-    if reasons:
-        named = [{"reason": reason} for reason in reasons]
+    often = [x for x in recording.sensors.gpu_throttle if x.share >= CHECK.threshold]
+    if often:
+        named = [{"reason": x.reason, "of_time": x.share} for x in often]
         yield Symptom(evidence=fact("throttled", reasons=named), severity="moderate")
 
 
@@ -34,9 +33,13 @@ CHECK = CheckSpec(
     source="torchdoctor: rarer ones cost little",
     sentences={
         "throttled": "NVML reports throttling: {reasons:each reason}.",
-        "reason": "{reason} of the time",
+        "reason": "{reason} {of_time:percent} of the time",
     },
     examine=_examine,
-    fires=[{"sensors": {"gpu_throttle": ["thermal 40 %"]}}],
-    quiet=[{"sensors": {"gpu_throttle": []}}, {"sensors": {"gpu_throttle": ["power cap 4 %"]}}, {}],
+    fires=[{"sensors": {"gpu_throttle": [{"reason": "thermal (driver)", "share": 0.4}]}}],
+    quiet=[
+        {"sensors": {"gpu_throttle": []}},
+        {"sensors": {"gpu_throttle": [{"reason": "power cap", "share": 0.04}]}},
+        {},
+    ],
 )

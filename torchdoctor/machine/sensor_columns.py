@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torchdoctor.machine.environment import affinity, cpu_quota
 from torchdoctor.machine.nvml import THROTTLE_REASONS
-from torchdoctor.schema import SensorStatistics
+from torchdoctor.schema import SensorStatistics, Throttling
 
 Columns = NDArray[np.float64]
 Times = NDArray[np.int64]
@@ -247,13 +247,13 @@ def _across(values: Columns, combine: Callable[..., Columns]) -> Columns:
     return result
 
 
-def _throttle(bits: Columns) -> list[str]:
-    """Return reasons, each with its share of the samples, e.g. "power cap 35 %"."""
+def _throttle(bits: Columns) -> list[Throttling]:
+    """Return reasons, each with its share of the samples."""
     measured = bits[~np.isnan(bits)].astype(np.int64)
     if not len(measured):
         return []
     shares = {name: np.mean(measured & bit != 0) for bit, name in THROTTLE_REASONS.items()}
-    return [f"{name} {share * 100:.0f} %" for name, share in shares.items() if share > 0]
+    return [Throttling(reason=x, share=float(share)) for x, share in shares.items() if share > 0]
 
 
 def _of_valid(values: Columns, combine: Callable[[Columns], Any]) -> float | None:

@@ -18,7 +18,23 @@ def upgraded(report: Mapping[str, Any]) -> dict[str, Any]:
         today["diagnosis"] = _diagnosis(diagnosis)
     if isinstance(trace := report.get("trace"), dict):
         today["trace"] = _trace(trace)
-    return today
+    return with_throttling(today)
+
+
+def with_throttling(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a report or recording whose reasons of throttling are data: they were words."""
+    sensors = record.get("sensors")
+    reasons = sensors.get("gpu_throttle") if isinstance(sensors, dict) else None
+    if not isinstance(sensors, dict) or not isinstance(reasons, list):
+        return dict(record)
+    today = [_throttling(x) if isinstance(x, str) else x for x in reasons]
+    return {**record, "sensors": {**sensors, "gpu_throttle": today}}
+
+
+def _throttling(words: str) -> dict[str, Any]:
+    """Return "power cap 35 %" as data."""
+    reason, _, share = words.removesuffix(" %").rpartition(" ")
+    return {"reason": reason or words, "share": float(share) / 100 if share.isdecimal() else 0.0}
 
 
 def _trace(trace: dict[str, Any]) -> dict[str, Any]:

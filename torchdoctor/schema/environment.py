@@ -72,6 +72,14 @@ class Environment:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Throttling:
+    """Why a GPU slowed itself down, and how often."""
+
+    reason: str  #: As NVML names it: "power cap".
+    share: float  #: Of the samples.
+
+
+@dataclass(frozen=True, kw_only=True)
 class SensorStatistics:
     """psutil and NVML samples over the measured window; None: not measured."""
 
@@ -96,7 +104,7 @@ class SensorStatistics:
     #: Of the machine's processors over window_s, others' load included, by RAPL's counters.
     cpu_energy_j: float | None = None
     gpu_sm_clock_mhz: float | None = None  #: Mean clock of the GPU.
-    gpu_throttle: list[str] = field(default_factory=list)  #: Why the GPU slowed itself down.
+    gpu_throttle: list[Throttling] = field(default_factory=list)  #: How the GPU slowed down.
     gpu_other_processes: int | None = None  #: Other processes on any GPU of the machine.
     gpu_sharing_processes: int | None = None  #: Other processes on a GPU of the program.
 

@@ -132,7 +132,10 @@ def read_recording(path: str | Path) -> Recording:
     if outline.get("kind") != "recording" or "recording" not in outline:
         raise UsageError(f"{path} is not a torchdoctor recording.")
     _check_version(outline.get("schema_version"), str(path))
-    return _convert(outline["recording"], Recording, str(path))
+    recording = outline["recording"]
+    if isinstance(recording, dict):
+        recording = earlier_reports.with_throttling(recording)
+    return _convert(recording, Recording, str(path))
 
 
 def write_text(text: str, path: str | Path, through_link: bool = True) -> None:
