@@ -481,6 +481,15 @@ def test_what_would_take_most_of_a_launch_that_switches_stays_out_of_it() -> Non
     assert set(search.next().arms) == {"threads", "workers 2"}
 
 
+def test_no_launch_switches_what_no_pair_can_prove() -> None:
+    """A pair of the only fix was lost, and the search ended in an IndexError."""
+    arm = an_arm("threads", p_helps=0.7, ceiling=3.0, switches=True)
+    lost = Results(too_dear=frozenset([a_set("threads")]))
+    search = policy([arm], lost, switch_s=lambda names, rounds: 1.0)
+    assert not search.targets
+    assert search.next().kind == "stop"
+
+
 def test_a_set_waits_for_a_pair_of_some_of_it() -> None:
     """By blocks of one launch 33x were expected of two, and 4.6x came: nothing was recommended."""
     arms = [an_arm("threads", p_helps=0.7, ceiling=50.0, risk=1, switches=True)]

@@ -1,7 +1,15 @@
 """What the probe saw inside one process of the user's program.
 
-The probe writes these types as JSON (`process-<number>.json` in the channel folder of a launch), so
-every field has a default and unknown fields are ignored.
+`ProcessFacts`, at the end, is the whole; the types above it are its parts:
+
+- what the program made: loaders, optimizers, models, and the lines that call these;
+- how torch was set, what it compiled, what fixes became in this process;
+- where the time of the main thread went, by lines of the user's code (`StackSample`);
+- what the launch with the profiler window looked at more closely (`ANALYSED`).
+
+The probe writes a process as JSON: `process-<number>.json` in the channel folder of a launch. A
+field that the file lacks has its default (None: not measured; else nothing was seen), and a field
+that is not known is ignored. So a new field of a type needs a default.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +17,8 @@ from typing import Any, Literal
 
 FillingWay = Literal["fixed", "asked", "whole-set"]
 
-# Fields of ProcessFacts that only the launch with the profiler window fills in.
+# Fields of ProcessFacts that only the launch with the profiler window fills in. Together they are
+# taken over into the first process of the observed launch: a new one has to be named here.
 ANALYSED = (
     "analysed_steps",
     "tensor_calls",
@@ -59,14 +68,14 @@ class Compilation:
 
     graphs: int = 0
     compile_s: float = 0.0
-    breaks: list[CompileReason] = field(default_factory=list)  # by count, at most 8
-    recompile_reasons: list[CompileReason] = field(default_factory=list)  # by count, at most 8
+    breaks: list[CompileReason] = field(default_factory=list)  # most frequent first, at most 8
+    recompile_reasons: list[CompileReason] = field(default_factory=list)  # the same
     gave_up: list[GaveUp] = field(default_factory=list)
-    # Since the first backward pass or optimizer step had ended:
-    watched_s: float = 0.0
-    later_recompiles: int = 0
-    later_most: int = 0  # of them, those of the function that has most
-    later_s: float = 0.0  # in them, at most watched_s
+    # What training itself had to wait for, after the first backward pass or optimizer step ended.
+    watched_s: float = 0.0  # time since then
+    later_recompiles: int = 0  # further versions of what was compiled before
+    later_most: int = 0  # of these, the versions of the function that has most
+    later_s: float = 0.0  # spent on them, at most `watched_s`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +84,12 @@ class PaddedProduct:
 
     operator: str
     sizes: str  # of its inputs, "[8192, 768], [768, 50257]"
-    padded: list[str]  # "columns 50257 -> 50304"
+    padded: list[str]  # what was padded: "columns 50257 -> 50304"
     precision: str  # float32, float16, bfloat16
     device: str  # "cpu" or an accelerator's, such as "cuda:0"
     calls_per_step: float
     alone_s: float  # one call as it is, median
-    speedups: list[float] = field(default_factory=list)  # of the padded one, by turns
+    speedups: list[float] = field(default_factory=list)  # of the padded one, a turn each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +99,7 @@ class DatasetWrite:
     name: str  # "self.seen"
     location: Location
     text: str = ""  # the source line
-    cache: bool = False  # it keeps, under a key, what was not kept there yet
+    cache: bool = False  # it keeps a value under a key that had none yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,25 +117,28 @@ class LoaderFacts:
     in_order: bool = True
     iterable: bool = False  # IterableDataset
     shards_by_worker: bool | None = None  # IterableDataset: calls get_worker_info; None: unknown
-    dataset_cls: str = ""  # within torch's Subset and the like
+    dataset_cls: str = ""  # of the data set itself, where torch's Subset and the like are around it
     dataset_length: int | None = None
     shuffles: bool | None = None  # by torch's random sampler; None: a sampler of another kind
+    # How it was used.
     iterators_before: int | None = None  # of all loaders, started before this one was made
     iterators: int = 0  # how many times it was iterated (epochs)
     batches: int = 0
     samples: int = 0
+    # Waits for its workers: which of them was slow, or whether the hand-over was.
     overtaken: int = 0  # batches that were waited for while a later one lay ready
     overtaken_s: float = 0.0  # of all these waits, from when the first later one lay ready
-    looks: int = 0  # into the workers' queue, without each epoch's first ones
-    taken_over_s: float = 0.0  # of waits for workers, those that began with a batch in the queue
-    awaited_s: float = 0.0  # the others
+    looks: int = 0  # times that the workers' queue was looked into, but each epoch's first ones
+    taken_over_s: float = 0.0  # waits that began with a batch in the queue
+    awaited_s: float = 0.0  # waits that began with an empty queue
     batch_shapes: list[str] = field(default_factory=list)  # "32x3x64x64 float32", at most 8
-    sample_time_s: float | None = None  # median time of dataset[i] (+ collate) when num_workers=0
-    sample_cpu_share: float | None = None  # of a fetch (num_workers=0), in a CPU's queue included
-    sample_queue_share: float | None = None  # of that the queue; None: the system does not count it
+    # How samples are made; the times are of a loader without workers (num_workers=0) alone.
+    sample_time_s: float | None = None  # median time of dataset[i] (+ collate)
+    sample_cpu_share: float | None = None  # of a fetch: on a CPU, or in its queue
+    sample_queue_share: float | None = None  # of a fetch: in the queue; None: not counted here
     sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
     dataset_writes: list[DatasetWrite] = field(default_factory=list)  # one for each attribute
-    no_second: str | None = None  # why no second loader over its data can run beside it
+    no_second: str | None = None  # why no second loader over its data can run beside it; None: can
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,15 +149,15 @@ class OptimizerFacts:
     location: Location | None = None
     cls: str = ""  # e.g. "torch.optim.adam.Adam"
     parameters: int = 0  # tensors
-    elements: int = 0
+    elements: int = 0  # of all parameters
     device: str = "cpu"
     dtype: str = "float32"
     fused: bool | None = None
     foreach: bool | None = None
     supports_fused: bool = False
-    first_lr: float | None = None  # when it was made
-    lr: float | None = None
-    distinct_lrs: int = 1  # of its parameter groups; `lr` is that of the first
+    first_lr: float | None = None  # learning rate when it was made
+    lr: float | None = None  # the latest one, of its first parameter group
+    distinct_lrs: int = 1  # different ones of its parameter groups
     weight_decay: float | None = None
     steps: int = 0
     inside_backwards: int = 0  # backward calls inside step(closure)
@@ -163,8 +175,8 @@ class Binding:
 class TrainingPass:
     """From a training forward to the backward that ends it: the user's lines, innermost first."""
 
-    model: int = 0  # ident of the module that was called first
-    name: str | None = None  # what it is called there: "model", "self.net"
+    model: int = 0  # `ident` of the model that was called first
+    name: str | None = None  # what the user's line calls it: "model", "self.net"
     forward: list[Location] = field(default_factory=list)
     backward: list[Location] = field(default_factory=list)
     library: str | None = None  # module of what the user called, if that makes the backward pass
@@ -190,8 +202,9 @@ class ModelFacts:
     ident: int
     cls: str = ""
     location: Location | None = None  # where its forward is defined
-    parameters: int = 0
-    elements: int = 0
+    # What it is made of: numbers of parameters, and of layers within it.
+    parameters: int = 0  # tensors
+    elements: int = 0  # of all parameters
     device: str = "cpu"
     dtypes: list[str] = field(default_factory=list)
     float64_elements: int = 0  # of `elements`
@@ -210,21 +223,23 @@ class ModelFacts:
     dense_embeddings: list[Location] = field(default_factory=list)  # lines that make large ones
     compiled: bool = False
     data_parallel: str | None = None  # "DataParallel", "DistributedDataParallel", "FSDP"
+    # How it was called.
     input_shapes: list[str] = field(default_factory=list)  # distinct, of training, at most 8
-    forwards: int = 0
-    eval_forwards: int = 0  # self.training is False
-    eval_forwards_with_grad: int = 0
+    forwards: int = 0  # in any mode
+    eval_forwards: int = 0  # of these, with self.training False
+    eval_forwards_with_grad: int = 0  # of these, those that autograd recorded
     eval_sizes: int = 0  # distinct shapes of inputs of evaluation, at most 3
     eval_with_grad_location: Location | None = None
     autocast_forwards: int = 0
-    # Of a program that infers:
+    # The same of a program that infers, and what its calls get.
     forwards_with_grad: int = 0
     mode_dependent: list[str] = field(default_factory=list)  # layers that training mode changes
     made_anew: int = 0  # times that another one of its class was called after it was gone
     padding_share: float | None = None  # of its tokens; None: it gets none
     common_padding_share: float | None = None  # at the end of all rows of a batch
     filled: FilledRows | None = None  # by the source, where there is such padding
-    grown_calls: int = 0  # that got the last call's tokens and one more
+    grown_calls: int = 0  # calls that got the last call's tokens and one more
+    # Where the user's code has it.
     call: Binding | None = None  # the user's line of its first call, of those that train
     holder: Binding | None = None  # the outermost line above that has a name for it
     holder_depth: int | None = None  # the user's frames above the holder's; 0: none
@@ -232,11 +247,11 @@ class ModelFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class EntryPoint:
-    """A known function of a library by which the program infers, `ident` in the plan's list."""
+    """A known function of a library by which the program infers."""
 
-    ident: int
+    ident: int  # its place in the list of these functions that the probe is given
     name: str  # "generate", "pipeline"
-    calls: int = 0  # outermost ones
+    calls: int = 0  # but those from within another such call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +265,7 @@ class Flags:
     cudnn_deterministic: bool | None = None
     matmul_tf32: bool | None = None
     cudnn_tf32: bool | None = None
-    sets_fp32_precision: bool = False  # the program does, so that reading `allow_tf32` raises
+    sets_fp32_precision: bool = False  # the program does: reading `allow_tf32` would raise
     num_threads: int | None = None
     num_threads_location: Location | None = None  # where set_num_threads was called
     grad_scaler: bool | None = None
@@ -260,11 +275,11 @@ class Flags:
     zero_grad_location: Location | None = None
     backward_location: Location | None = None  # the first backward pass
     gradient_location: Location | None = None  # the first torch.autograd.grad that ends a pass
-    retain_graph: int = 0  # backward(retain_graph=True) calls
+    retain_graph: int = 0  # calls of backward(retain_graph=True)
     gradcheck_calls: int = 0
     schedulers: int = 0  # learning-rate schedulers made
     clip_calls: int = 0  # of torch.nn.utils.clip_grad_norm_ and clip_grad_value_
-    averaged_by_loop: int = 0  # AveragedModels with an avg_fn, which go tensor by tensor
+    averaged_by_loop: int = 0  # AveragedModels with an avg_fn, which averages tensor by tensor
     averaged_location: Location | None = None
     environment: dict[str, str] = field(default_factory=dict)  # CUDA_LAUNCH_BLOCKING, OMP_*, ...
 
@@ -284,7 +299,7 @@ class StackSample:
     text: str = ""  # the source line at `location`
     records_graph: bool = False  # autograd recorded operations since the last event
     loops: int = 0  # for and while loops and comprehensions around the line, in its function
-    behind_forward: bool = False  # the line of the loop stands behind that of the model's call
+    behind_forward: bool = False  # the line of the loop stands below that of the model's call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,13 +319,17 @@ class TensorCall:
     calls_per_step: float = 0.0
     bytes_per_step: float = 0.0
     host_s: float = 0.0  # per step; of "element" with the rest of the loop's turns
-    # Nobody else held the array; its values are the same on any device; the line itself calls.
+    # An edit of the line is safe: nobody else held the array, its values are the same on any
+    # device, and the line itself makes the call.
     sure: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoubleCall:
-    """A line of the user's code that asks for float64 or float16 until the first backward ended."""
+    """A line of the user's code that asks for float64 or float16.
+
+    Such lines are looked for until the first backward pass has ended.
+    """
 
     kind: str  # "model" (`Module.double`, `.to`), "default" (`set_default_dtype`) or "data"
     name: str  # of the function: "double", "to", "from_numpy"
@@ -320,7 +339,7 @@ class DoubleCall:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptGraph:
-    """Autograd graphs of steps long over that a name still leads to."""
+    """Autograd graphs of steps that are long over, and that a name still leads to."""
 
     kind: str  # "sum" (one tensor that each step adds to), "collection" (a list, a dict), "unknown"
     name: str | None = None  # in the training loop
@@ -337,7 +356,7 @@ class GrownObject:
     kind: str  # its type, "list"
     location: Location | None = None  # the function that it was seen in
     first: int = 0  # elements at the first look
-    last: int = 0  # at the last one
+    last: int = 0  # elements at the last look
     per_step: float = 0.0  # elements that each step adds
 
 
@@ -348,7 +367,7 @@ class SampleCheck:
     loader: int
     samples: int = 0  # that were asked for twice
     same: bool = False
-    reason: str | None = None  # why not
+    reason: str | None = None  # why they are not the same
     draws_random: bool = False  # preparing them draws random numbers, or may
     sample_s: float | None = None  # median time of making one, in the training process
 
@@ -372,16 +391,19 @@ class UsedDevice:
     uuid: str | None = None  # without the prefix ("GPU-", "MIG-") that the driver writes
     compute_capability: str | None = None
     memory_bytes: int | None = None
-    free_bytes: int | None = None  # that nobody had, when it was asked
-    reserved_bytes: int | None = None  # that the process had then
-    peak_bytes: int | None = None  # of its tensors
-    peak_reserved_bytes: int | None = None
+    # Of its memory, when the facts were written.
+    free_bytes: int | None = None  # that no process had
+    reserved_bytes: int | None = None  # that this process had from the driver
+    # At most so far.
+    peak_bytes: int | None = None  # of this process's tensors
+    peak_reserved_bytes: int | None = None  # of what it had from the driver
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessFacts:
     """One process of the program, as its probe saw it."""
 
+    # The process, and what it ran with.
     pid: int
     argv: list[str] = field(default_factory=list)
     python: str = ""
@@ -394,35 +416,40 @@ class ProcessFacts:
     rank: int | None = None
     world_size: int | None = None
     is_loader_worker: bool = False
-    first_step_s: float | None = None
+    first_step_s: float | None = None  # from its start to its first backward pass or step
     peak_memory_bytes: int | None = None  # RSS high-water mark of the process
     peak_gpu_memory_bytes: int | None = None
+    # What it made and called.
     loaders: list[LoaderFacts] = field(default_factory=list)
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     models: list[ModelFacts] = field(default_factory=list)
     entry_points: list[EntryPoint] = field(default_factory=list)
     passes: list[TrainingPass] = field(default_factory=list)  # distinct ones of the first steps
     flags: Flags = field(default_factory=Flags)
+    # What lines of the user's code did.
     stacks: list[StackSample] = field(default_factory=list)
     grown_objects: list[GrownObject] = field(default_factory=list)  # at most 8, the fastest first
     double_calls: list[DoubleCall] = field(default_factory=list)  # at most 16
     half_calls: list[DoubleCall] = field(default_factory=list)  # the same for float16
-    analysed_steps: int = 0  # that the two below were seen in; 0: they were not looked for
+    # What the steps at the end of the profiler window showed: the fields of `ANALYSED`.
+    analysed_steps: int = 0  # how many these were; 0: nothing of it was looked for
     tensor_calls: list[TensorCall] = field(default_factory=list)
     kept_graphs: list[KeptGraph] = field(default_factory=list)
     gradient_norms: list[float] = field(default_factory=list)  # at the analysed optimizer steps
     sample_check: SampleCheck | None = None  # None: not looked at
-    gradient_products: list[list[float]] = field(default_factory=list)  # of each with each
-    input_mean: float | None = None  # of the model's first input there; None: token numbers
+    gradient_products: list[list[float]] = field(default_factory=list)  # of each gradient with each
+    input_mean: float | None = None  # of the model's first input; None: it is token numbers
     input_std: float | None = None
-    input_channels: list[tuple[float, float]] = field(default_factory=list)  # the same of each
+    input_channels: list[tuple[float, float]] = field(default_factory=list)  # both, of each channel
     padded_products: list[PaddedProduct] = field(default_factory=list)  # those that take most
     memory_snapshot: str | None = None  # file of torch.cuda.memory._dump_snapshot
+    # What became of it, and what else ran with it.
     fixes: list[AppliedFix] = field(default_factory=list)
     backend: str | None = None  # torch.distributed backend
     backend_location: Location | None = None  # of its process group
     compilation: Compilation | None = None  # None: it compiled nothing
     frameworks: list[str] = field(default_factory=list)  # "transformers", "lightning", ...
-    sources: list[str] = field(default_factory=list)  # loaded files, of a package its first
+    sources: list[str] = field(default_factory=list)  # loaded files, of a package `__init__.py`
+    # The probe itself.
     probe_errors: list[str] = field(default_factory=list)
     probe_cost_us_per_step: float | None = None  # its logging timed in place, times a factor

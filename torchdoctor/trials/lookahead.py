@@ -28,9 +28,13 @@ from torchdoctor.trials.thresholds import MOST_PAIRS, WORTH
 _MOST_ENDS = 14  # sets that a plan may end with
 _BINS = 16  # of a signal's values, within which samples are averaged
 _WIDER = 1.1  # times the width that errors alone give an interval
-_LEVEL, _LEVEL_OF_ONE_PAIR = 0.96, 0.98  # of intervals where sigma is not known
-_SWITCH_ERROR = 0.025  # of a gain in blocks of one launch, whatever sigma is
-_SWITCH_SIGMA, _SWITCH_SIGMA_OF_A_ROUND = 0.4, 0.7  # parts of sigma in it, of any and of one round
+# Of intervals where sigma is not known.
+_LEVEL = 0.96
+_LEVEL_OF_ONE_PAIR = 0.98
+# Error of a gain in blocks of one launch: whatever sigma is, and parts of sigma.
+_SWITCH_ERROR = 0.025
+_SWITCH_SIGMA = 0.4
+_SWITCH_SIGMA_OF_A_ROUND = 0.7  # the less, the more rounds
 
 
 class Lookahead:

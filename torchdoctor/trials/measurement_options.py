@@ -99,6 +99,8 @@ class MeasurementOptions:
         names = self._unmeasured_that_switch()
         if not names or switch_s is None or self._results.switch_launches:
             return []
+        if not self._lookahead.ends:
+            return []  # no set can have a pair, so that nothing would come of it
         options = []
         alone_s = {name: switch_s([name], 1) for name in names}
         for longest_s in set(alone_s.values()):

@@ -39,7 +39,9 @@ from torchdoctor.trials.search_policy import SearchPolicy
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
 from torchdoctor.trials.thresholds import WORTH
 
-PAIR, SEEDS = "confirm", "seeds"  # phases in the log
+# Phases in the log.
+PAIR = "confirm"
+SEEDS = "seeds"
 # Why rows have no measurement, by why the search ended; none, where the policy had decided.
 _WHY_ENDED = {
     "time": NO_TIME,
