@@ -12,7 +12,7 @@ import types
 
 _ROOT = __package__.partition(".")[0]
 _COMPILED_FILE = "<torchdoctor: the compiled model>"
-_ALONE = ("_torchdoctor_redirect",)  # loaded by itself, before torch
+_ALONE = ("_torchdoctor_redirect", "_torchdoctor_scratch_layer")  # loaded before torch
 
 _eval_frame = None  # torch's module of that name, in C, once a torch has been imported
 

@@ -1,8 +1,16 @@
 """Without an overlay, Python's and torch's writers go to a scratch folder and read back from it.
 
-What gets past it (C++ libraries, other programs) Landlock denies. A path's *upper* is
-scratch/<absolute path>. What was removed has a mark below scratch/.gone, on disk for the program's
-children, for good: an upper wins over it, and what a removed folder held stays hidden.
+`install` puts a function of ours in the place of each of `os` that takes a path, and of `open`. A
+call of it goes on in this order:
+
+1. A call that names no path (an open file, a descriptor of a folder) goes to the real function.
+2. The path is made absolute; one that is exempt goes to the real function as well.
+3. Else a *change* (`_open`, `_read`, ... below) calls the real function with the file of the
+   scratch layer that stands for the path: see `scratch_layer.py`.
+4. An error names the path as the program wrote it.
+
+Libraries that open files in C (sqlite3, torch, safetensors) are given the layer's files instead.
+What gets past all of this (other C++ libraries, other programs) Landlock denies.
 """
 
 import builtins
@@ -13,13 +21,10 @@ import os
 import shutil
 import stat
 import sys
-import threading
 from urllib.parse import quote, unquote
 
 _FIRST = ("file", "path", "src")  # names of the first argument, where it is given by name
 _FOLDER_DESCRIPTORS = ("dir_fd", "src_dir_fd", "dst_dir_fd")
-_MOST_LINKS = 40  # one after the other; a loop of links ends there, as in the kernel
-_SYSTEM = ("/dev", "/proc", "/sys")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _WRITERS_IN_C = (  # of torch and safetensors: which argument is a path, and whether it is written
     ("save", 1, "f", True),
@@ -29,21 +34,16 @@ _WRITERS_IN_C = (  # of torch and safetensors: which argument is a path, and whe
 )
 
 
-def install(scratch, direct, watch):
-    """Redirect all writes of this process, but for those to `direct`, to the launch's `scratch`."""
-    layer = _Layer(scratch, direct)
+def install(layer, watch):
+    """Redirect all writes of this process, but for exempt paths, to the layer's scratch folder."""
     # The import system writes these by functions that nobody can redirect.
     sys.dont_write_bytecode = True
     # Compilers are other programs and must find what they are told to compile.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(layer.scratch, ".inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", os.path.join(layer.scratch, ".triton"))
-    for names, change, follow in _CHANGES:
-        for name in names.split():
-            _replace(layer, os, name, change, follow)
+    _redirect_os(layer)
     _replace(layer, io, "open", _open)
     builtins.open = io.open
-    getcwd = os.getcwd
-    os.getcwd = functools.wraps(getcwd)(lambda: getcwd() if layer.busy else layer.lower(getcwd()))
     if sys.version_info < (3, 11):
         watch.when_imported("pathlib", _repair_old_pathlib)
     # With descriptors of folders nobody could tell which file is meant.
@@ -53,144 +53,34 @@ def install(scratch, direct, watch):
         watch.when_imported(library, functools.partial(_writers_in_c, layer))
 
 
-class _Layer:
-    """The files that stand for others, over the real tree; `exempt` ones are written directly."""
+def _redirect_os(layer):
+    """Replace the functions of `os`: what each does instead, and whether a link is followed."""
+    changes = (
+        ("open", _open_descriptor, True),
+        ("stat access chdir statvfs getxattr listxattr", _read, True),
+        ("lstat", _read, False),
+        ("listdir", _list, True),
+        ("scandir", _scan, True),
+        ("readlink", _read_link, False),
+        ("truncate utime chmod chown setxattr removexattr", _update, True),
+        ("mkdir mkfifo", _make, False),
+        ("remove unlink", _remove, False),
+        ("rmdir", _remove_folder, False),
+        ("rename replace", _rename, False),
+        ("link", _link, False),
+        ("symlink", _link_by_name, False),
+    )
+    for names, change, follow in changes:
+        for name in names.split():
+            _replace(layer, os, name, change, follow)
+    getcwd = os.getcwd
 
-    def __init__(self, scratch, exempt):
-        self.scratch = os.path.realpath(scratch)
-        self._gone = os.path.join(self.scratch, ".gone")
-        folders = [self.scratch, *map(os.path.realpath, exempt), *_SYSTEM]
-        self._exempt = tuple(folder.rstrip(os.sep) + os.sep for folder in folders)
-        # Sockets are bound there by name, in C. (tempfile itself must not be imported yet: it
-        # keeps the `os.unlink` that it finds.)
-        temporary = os.environ.get("TMPDIR") or "/tmp"
-        self._sockets = os.path.join(os.path.realpath(temporary), "pymp-")
-        self._busy = threading.local()
+    @functools.wraps(getcwd)
+    def program_folder():
+        folder = getcwd()
+        return folder if layer.busy else layer.lower(folder)
 
-    def __enter__(self):
-        """Let this thread's calls go to the real files until left: the layer works on itself."""
-        self._busy.depth = getattr(self._busy, "depth", 0) + 1
-
-    def __exit__(self, *_):
-        self._busy.depth -= 1
-
-    @property
-    def busy(self):
-        return getattr(self._busy, "depth", 0) > 0
-
-    def name(self, path, follow=False):
-        """Return the absolute path, links in its folders (`follow`: and its last part) resolved."""
-        text = os.path.abspath(os.path.join(self.lower(os.getcwd()), os.fsdecode(path)))
-        folder, last = os.path.split(text)
-        name = os.path.join(self._resolve(folder), last) if last else text
-        return self._resolve(name) if follow else name
-
-    def _resolve(self, path):
-        name = os.sep
-        parts = path.split(os.sep)[::-1]
-        links = 0
-        while parts:
-            part = parts.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                name = os.path.dirname(name)
-                continue
-            below = os.path.join(name, part)
-            target = below if self.is_exempt(below) else self.for_read(below)
-            if not os.path.islink(target) or links >= _MOST_LINKS:
-                name = below
-                continue
-            links += 1
-            text = self.lower(os.readlink(target))
-            name = os.sep if os.path.isabs(text) else name
-            parts += text.split(os.sep)[::-1]
-        return name
-
-    def is_exempt(self, name):
-        return (name + os.sep).startswith(self._exempt) or name.startswith(self._sockets)
-
-    def upper(self, name):
-        return self.scratch + name
-
-    def lower(self, path):
-        """Return the path that an upper stands for; any other path as it is."""
-        if path == self.scratch:
-            return os.sep
-        inside = path.startswith(self.scratch + os.sep)
-        return path[len(self.scratch) :] if inside else path
-
-    def is_gone(self, name):
-        """Return whether the real file, or a folder around it, was removed."""
-        if not os.path.isdir(self._gone):
-            return False
-        while name and name != os.path.dirname(name):
-            if os.path.lexists(self._mark(name)):
-                return True
-            name = os.path.dirname(name)
-        return False
-
-    def exists(self, name):
-        return os.path.lexists(self.for_read(name))
-
-    def is_folder(self, name):
-        return os.path.isdir(self.for_read(name))
-
-    def for_read(self, name):
-        """Return the file that a reader gets; one that does not exist where none is to be seen."""
-        upper = self.upper(name)
-        return upper if os.path.lexists(upper) or self.is_gone(name) else name
-
-    def for_write(self, name, keep):
-        """Return the file that a writer gets, its folder made; `keep`: with its content."""
-        upper = self.upper(name)
-        self.make_folders(os.path.dirname(name), name)
-        if keep and not os.path.lexists(upper) and self.exists(name):
-            if os.path.isdir(name) and not os.path.islink(name):
-                os.makedirs(upper, exist_ok=True)
-            else:
-                shutil.copy2(name, upper, follow_symlinks=False)
-        return upper
-
-    def make_folders(self, folder, wanted_by):
-        """Make the upper of a folder that the program sees."""
-        if not self.is_folder(folder):
-            _fail(errno.ENOENT, wanted_by)
-        os.makedirs(self.upper(folder), exist_ok=True)
-
-    def listing(self, name):
-        """Return names in a folder as the program sees it, with the files that stand for them."""
-        upper = self.upper(name)
-        files = {}
-        if os.path.isdir(name) and not self.is_gone(name):
-            for entry in os.listdir(name):
-                path = os.path.join(name, entry)
-                if path != self.scratch and not self.is_gone(path):
-                    files[entry] = path
-        if os.path.isdir(upper):
-            files.update({entry: os.path.join(upper, entry) for entry in os.listdir(upper)})
-            if upper == self.scratch:
-                files.pop(".gone", None)
-        return files
-
-    def remove(self, name):
-        """Hide the real file; what is in the layer was removed by the caller."""
-        if os.path.lexists(name):
-            mark = self._mark(name)
-            os.makedirs(os.path.dirname(mark), exist_ok=True)
-            with open(mark, "wb"):
-                pass
-
-    def copy_tree(self, name):
-        """Copy all that the program sees at and below a path into the layer; return its upper."""
-        upper = self.for_write(name, keep=True)
-        if os.path.isdir(upper) and not os.path.islink(upper):
-            for entry in self.listing(name):
-                self.copy_tree(os.path.join(name, entry))
-        return upper
-
-    def _mark(self, name):
-        return self._gone + name + ".mark"
+    os.getcwd = program_folder
 
 
 def _replace(layer, owner, name, change, follow=True):
@@ -209,11 +99,7 @@ def _replace(layer, owner, name, change, follow=True):
         else:
             key = next((key for key in _FIRST if key in kwargs), None)
             path = kwargs.pop(key) if key is not None else "."
-        # A relative path is meant from `dir_fd`, an integer is an open file, and an opener opens
-        # what it likes (tempfile: not even this path), through os.open.
-        direct = layer.busy or isinstance(path, int) or path is None
-        direct = direct or kwargs.get("opener") is not None
-        if direct or any(kwargs.get(key) is not None for key in _FOLDER_DESCRIPTORS):
+        if layer.busy or not _names_path(path, kwargs):
             return old(path, *args, **kwargs)
         try:
             with layer:
@@ -229,49 +115,73 @@ def _replace(layer, owner, name, change, follow=True):
 
     setattr(owner, name, function)
     # shutil looks its functions up there.
-    for known in (os.supports_fd, os.supports_follow_symlinks):
-        if old in known:
-            known.add(function)
+    for supporting in (os.supports_fd, os.supports_follow_symlinks):
+        if old in supporting:
+            supporting.add(function)
+
+
+def _names_path(path, kwargs):
+    """Return whether a call says by its path alone which file is meant.
+
+    An integer is an open file, and a relative path is meant from `dir_fd`. An opener opens what it
+    likes (tempfile: not even this path), through os.open.
+    """
+    if path is None or isinstance(path, int) or kwargs.get("opener") is not None:
+        return False
+    return all(kwargs.get(key) is None for key in _FOLDER_DESCRIPTORS)
 
 
 def _show_program_paths(layer, error, path, args):
     """Let an error name files as the program wrote them, not as they stand in the layer."""
-    given = [path, *(a for a in args[:1] if isinstance(a, (str, bytes, os.PathLike)))]
+    paths = [path]
+    if args and isinstance(args[0], (str, bytes, os.PathLike)):  # of rename, link, symlink
+        paths.append(args[0])
+    written = {}
     with layer:
-        known = {}
-        for text in reversed(given):
+        for text in reversed(paths):  # the first has the last word where both are the same file
             for follow in (True, False):
                 full = layer.name(text, follow)
-                known[full] = known[layer.upper(full)] = os.fspath(text)
+                written[full] = os.fspath(text)
+                written[layer.upper(full)] = os.fspath(text)
     for field in ("filename", "filename2"):
-        value = getattr(error, field, None)
-        if isinstance(value, str):
-            setattr(error, field, known.get(value, layer.lower(value)))
+        name = getattr(error, field, None)
+        if isinstance(name, str):
+            setattr(error, field, written.get(name, layer.lower(name)))
 
 
-def _fail(number, path):
-    raise OSError(number, os.strerror(number), os.fspath(path))
+# Changes: each calls `old`, the real function, with a file of the layer. Called within the layer.
 
 
-def _must_exist(layer, path, full):
-    if not layer.exists(full):
-        _fail(errno.ENOENT, path)
+def _open(layer, old, path, full, mode="r", *args, **kwargs):
+    if not any(letter in mode for letter in "wax+"):
+        return old(layer.for_read(full), mode, *args, **kwargs)
+    target = _to_write(layer, path, full, keep="w" not in mode, new="x" in mode)
+    return old(target, mode, *args, **kwargs)
 
 
-def _must_not_exist(layer, path, full):
-    if layer.exists(full):
-        _fail(errno.EEXIST, path)
+def _open_descriptor(layer, old, path, full, flags, *args, **kwargs):
+    unnamed = getattr(os, "O_TMPFILE", 0)
+    if unnamed and flags & unnamed == unnamed:
+        layer.make_folders(full, full)
+        return old(layer.upper(full), flags, *args, **kwargs)
+    if not flags & _WRITING:
+        return old(layer.for_read(full), flags, *args, **kwargs)
+    create = flags & os.O_CREAT
+    if not create:
+        _must_exist(layer, path, full)
+    new = create and flags & os.O_EXCL
+    target = _to_write(layer, path, full, keep=not flags & os.O_TRUNC, new=new)
+    return old(target, flags, *args, **kwargs)
 
 
-def _target(layer, path, full, write, keep, new):
-    if not write:
-        return layer.for_read(full)
+def _to_write(layer, path, full, keep, new):
+    """Return the file to write; `keep`: with its content, `new`: there must be none yet."""
     if _is_special(layer.for_read(full)):
         return full
     if new:
         _must_not_exist(layer, path, full)
     if layer.is_folder(full):
-        _fail(errno.EISDIR, path)
+        layer.fail(errno.EISDIR, path)
     return layer.for_write(full, keep)
 
 
@@ -284,23 +194,14 @@ def _is_special(name):
     return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind))
 
 
-def _open(layer, old, path, full, mode="r", *args, **kwargs):
-    write = any(letter in mode for letter in "wax+")
-    target = _target(layer, path, full, write, "w" not in mode, "x" in mode)
-    return old(target, mode, *args, **kwargs)
+def _must_exist(layer, path, full):
+    if not layer.exists(full):
+        layer.fail(errno.ENOENT, path)
 
 
-def _open_descriptor(layer, old, path, full, flags, *args, **kwargs):
-    unnamed = getattr(os, "O_TMPFILE", 0)
-    if unnamed and flags & unnamed == unnamed:
-        layer.make_folders(full, full)
-        return old(layer.upper(full), flags, *args, **kwargs)
-    write = flags & _WRITING
-    create = flags & os.O_CREAT
-    if write and not create:
-        _must_exist(layer, path, full)
-    target = _target(layer, path, full, write, not flags & os.O_TRUNC, create and flags & os.O_EXCL)
-    return old(target, flags, *args, **kwargs)
+def _must_not_exist(layer, path, full):
+    if layer.exists(full):
+        layer.fail(errno.EEXIST, path)
 
 
 def _read(layer, old, path, full, *args, **kwargs):
@@ -312,14 +213,14 @@ def _read(layer, old, path, full, *args, **kwargs):
 def _list(layer, old, path, full):
     if not layer.is_folder(full):
         return old(layer.for_read(full))
-    names = layer.listing(full)
-    return [os.fsencode(name) for name in names] if isinstance(path, bytes) else list(names)
+    names = list(layer.listing(full))
+    return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
 
 def _scan(layer, old, path, full):
     if not layer.is_folder(full):
         return old(layer.for_read(full))
-    return _Entries(_Entry(path, *named) for named in layer.listing(full).items())
+    return _Entries(_Entry(path, name, file) for name, file in layer.listing(full).items())
 
 
 def _read_link(layer, old, path, full):
@@ -341,7 +242,7 @@ def _remove(layer, old, path, full):
     _must_exist(layer, path, full)
     target = layer.for_read(full)
     if os.path.isdir(target) and not os.path.islink(target):
-        _fail(errno.EISDIR, path)
+        layer.fail(errno.EISDIR, path)
     if os.path.lexists(layer.upper(full)):
         old(layer.upper(full))
     layer.remove(full)
@@ -350,9 +251,9 @@ def _remove(layer, old, path, full):
 def _remove_folder(layer, old, path, full):
     _must_exist(layer, path, full)
     if not layer.is_folder(full):
-        _fail(errno.ENOTDIR, path)
+        layer.fail(errno.ENOTDIR, path)
     if layer.listing(full):
-        _fail(errno.ENOTEMPTY, path)
+        layer.fail(errno.ENOTEMPTY, path)
     if os.path.isdir(layer.upper(full)):
         old(layer.upper(full))
     layer.remove(full)
@@ -362,11 +263,10 @@ def _rename(layer, old, path, full, dst, **kwargs):
     """Rename, or replace: all that moves is copied into the layer first."""
     _must_exist(layer, path, full)
     target = layer.name(dst)
-    # To an exempt folder it really moves; from one, nobody asks here.
-    to = target if layer.is_exempt(target) else layer.for_write(target, keep=False)
+    file = _new_file(layer, target)
     if layer.is_folder(target) and layer.listing(target):
-        _fail(errno.ENOTEMPTY, dst)
-    old(layer.copy_tree(full), to, **kwargs)
+        layer.fail(errno.ENOTEMPTY, dst)
+    old(layer.copy_tree(full), file, **kwargs)
     layer.remove(full)
 
 
@@ -376,8 +276,15 @@ def _link(layer, old, path, full, dst, **kwargs):
     target = layer.name(dst)
     _must_not_exist(layer, dst, target)
     source = layer.for_write(full, keep=True)
-    to = target if layer.is_exempt(target) else layer.for_write(target, keep=False)
-    old(source, to, **kwargs)
+    old(source, _new_file(layer, target), **kwargs)
+
+
+def _new_file(layer, target):
+    """Return the file to make for a second path: an exempt one is really made.
+
+    Of an exempt first path nobody asks here: its calls are not changed.
+    """
+    return target if layer.is_exempt(target) else layer.for_write(target, keep=False)
 
 
 def _link_by_name(layer, old, path, full, dst, *args, **kwargs):
@@ -387,23 +294,6 @@ def _link_by_name(layer, old, path, full, dst, *args, **kwargs):
     _must_not_exist(layer, dst, target)
     # Kept as it is written: links are resolved by the layer, never by the kernel.
     return old(path, layer.for_write(target, keep=False), *args, **kwargs)
-
-
-_CHANGES = (  # functions of os, what they do, and whether a link is followed
-    ("open", _open_descriptor, True),
-    ("stat access chdir statvfs getxattr listxattr", _read, True),
-    ("lstat", _read, False),
-    ("listdir", _list, True),
-    ("scandir", _scan, True),
-    ("readlink", _read_link, False),
-    ("truncate utime chmod chown setxattr removexattr", _update, True),
-    ("mkdir mkfifo", _make, False),
-    ("remove unlink", _remove, False),
-    ("rmdir", _remove_folder, False),
-    ("rename replace", _rename, False),
-    ("link", _link, False),
-    ("symlink", _link_by_name, False),
-)
 
 
 class _Entry:
@@ -449,16 +339,40 @@ class _Entries(list):
     close = list.clear
 
 
-def _mapped(layer, path, write, keep=False):
-    """Return the file that stands for a path; anything that is no path as it is."""
-    if layer.busy or not isinstance(path, (str, bytes, os.PathLike)):
+# Libraries that open files in C: they are given the layer's file in place of the path.
+
+
+def _sqlite(layer, sqlite3):
+    for owner in (sqlite3, sqlite3.dbapi2):
+        _wrap(owner, "connect", 0, "database", functools.partial(_database, layer))
+
+
+def _database(layer, path):
+    """Return what sqlite is to open: a database in memory stays, of a URI the path changes."""
+    if path in ("", ":memory:"):
         return path
-    with layer:
-        full = layer.name(path, follow=True)
-        if layer.is_exempt(full):
-            return path
-        target = layer.for_write(full, keep) if write else layer.for_read(full)
-        return path if target == full else target
+    if not isinstance(path, str) or not path.startswith("file:"):
+        return _database_file(layer, path)
+    name, mark, query = path[5:].partition("?")
+    if not name or name.startswith(":memory:") or "mode=memory" in query:
+        return path
+    return "file:" + quote(os.fspath(_database_file(layer, unquote(name)))) + mark + query
+
+
+def _database_file(layer, path):
+    """Return a copy of a database; what is not written back to it yet lies beside it."""
+    for suffix in ("-wal", "-journal"):
+        beside = os.fsdecode(path) + suffix
+        if os.path.exists(beside):
+            _mapped(layer, beside, write=True, keep=True)
+    return _mapped(layer, path, write=True, keep=True)
+
+
+def _writers_in_c(layer, module):
+    # safetensors' `torch` and `numpy` parts take these names from here when they are imported.
+    for owner in {module, getattr(module, "serialization", module)}:
+        for name, position, keyword, write in _WRITERS_IN_C:
+            _wrap(owner, name, position, keyword, functools.partial(_mapped, layer, write=write))
 
 
 def _wrap(owner, name, position, keyword, change):
@@ -478,33 +392,16 @@ def _wrap(owner, name, position, keyword, change):
     setattr(owner, name, function)
 
 
-def _sqlite(layer, sqlite3):
-    def change(path):
-        if path in ("", ":memory:"):
+def _mapped(layer, path, write, keep=False):
+    """Return the file that stands for a path; anything that is no path as it is."""
+    if layer.busy or not isinstance(path, (str, bytes, os.PathLike)):
+        return path
+    with layer:
+        full = layer.name(path, follow=True)
+        if layer.is_exempt(full):
             return path
-        if isinstance(path, str) and path.startswith("file:"):
-            name, mark, query = path[5:].partition("?")
-            if not name or name.startswith(":memory:") or "mode=memory" in query:
-                return path
-            return "file:" + quote(os.fspath(database(unquote(name)))) + mark + query
-        return database(path)
-
-    def database(path):
-        for suffix in ("-wal", "-journal"):
-            beside = os.fsdecode(path) + suffix
-            if os.path.exists(beside):
-                _mapped(layer, beside, write=True, keep=True)
-        return _mapped(layer, path, write=True, keep=True)
-
-    for owner in (sqlite3, sqlite3.dbapi2):
-        _wrap(owner, "connect", 0, "database", change)
-
-
-def _writers_in_c(layer, module):
-    # safetensors' `torch` and `numpy` parts take these names from here when they are imported.
-    for owner in {module, getattr(module, "serialization", module)}:
-        for name, position, keyword, write in _WRITERS_IN_C:
-            _wrap(owner, name, position, keyword, lambda p, write=write: _mapped(layer, p, write))
+        target = layer.for_write(full, keep) if write else layer.for_read(full)
+        return path if target == full else target
 
 
 def _repair_old_pathlib(pathlib):

@@ -132,8 +132,10 @@ def _redirect_writes():
 
     plan = json.loads(plan_text)
     redirect = plan["redirect"]
-    module = _load("_torchdoctor_redirect", "redirect.py")
-    module.install(redirect["scratch"], [plan["channel"], *redirect.get("exempt", [])], _WATCH)
+    exempt = [plan["channel"], *redirect.get("exempt", [])]
+    files = _load("_torchdoctor_scratch_layer", "scratch_layer.py")
+    layer = files.Layer(redirect["scratch"], exempt)
+    _load("_torchdoctor_redirect", "redirect.py").install(layer, _WATCH)
 
 
 def _watch_network():

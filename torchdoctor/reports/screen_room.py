@@ -1,11 +1,18 @@
-"""How many lines of a terminal blocks take, so that what matters most has room."""
+"""What room a terminal has: how many lines blocks take, and names short enough for a cell."""
 
 import math
+import textwrap
 from collections.abc import Sequence
 
+from torchdoctor.advice import catalogue
 from torchdoctor.reports.document import Block, Code, KeyFigures, Sentence
+from torchdoctor.schema import FixSet
+from torchdoctor.schema.figures import fixes_alone, fixes_with_settings
 
 WIDTH = 76  # characters of a narrow screen within its margins
+MOST_FIXES = 4  # rows below a title
+LONGEST_NAMES = 150  # characters of fixes in a sentence: two lines of a narrow terminal
+_LONGEST_NAME = 44  # characters of a fix with its settings in a cell
 _HALF = 36  # characters of a cell of the key figures
 
 
@@ -21,3 +28,12 @@ def lines_on_screen(blocks: Sequence[Block]) -> int:
             rows = [(block.title, block.figure), *block.rows]
             lines += sum(1 + any(len(cell) > _HALF for cell in row) for row in rows)
     return lines
+
+
+def short_name(fixes: FixSet, longest: int = _LONGEST_NAME) -> str:
+    """Return fixes with their settings, short enough for a cell; the details have all of them."""
+    named = catalogue.named(fixes)
+    name = fixes_with_settings(named)
+    if len(name) > longest and len(named) > 1:
+        name = fixes_alone(named)  # which fixes they are says more than their settings
+    return textwrap.shorten(name, longest, placeholder=" …")
