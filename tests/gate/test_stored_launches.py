@@ -124,6 +124,7 @@ class Clock:
     def __init__(self, launch_s: float, *endings: LaunchTiming) -> None:
         self.now, self.launch_s, self.endings = 0.0, launch_s, list(endings)
         self.timeouts: list[float] = []
+        self.arms: list[LaunchSpec] = []
 
     def monotonic(self) -> float:
         return self.now
@@ -131,16 +132,21 @@ class Clock:
     def time(self, arm: LaunchSpec, timeout_s: float, **_: Any) -> LaunchTiming:
         self.now += self.launch_s
         self.timeouts.append(timeout_s)
+        self.arms.append(arm)
         return self.endings.pop(0) if self.endings else launch([0.1] * 10)
 
 
 def run(
-    clock: Clock, budget_s: float, seen: Observation = SEEN, **settings: Any
+    clock: Clock,
+    budget_s: float,
+    seen: Observation = SEEN,
+    forked: bool = False,
+    **settings: Any,
 ) -> list[LaunchTiming]:
     wanted = replace(SETTINGS, budget_s=budget_s, **settings)
     session: Any = GateSession(Workload(command=[], cwd=""), wanted, lambda event: None)
     session.recorder = clock
-    return launched(session, seen)
+    return launched(session, seen, forked)
 
 
 @pytest.fixture
@@ -150,6 +156,14 @@ def clocked(monkeypatch: pytest.MonkeyPatch) -> Any:
         return clock
 
     return use
+
+
+def test_launches_are_started_as_the_stored_ones_were(clocked: Any) -> None:
+    """An unchanged program failed by its memory: 291 MB forked, 349 MB in an interpreter."""
+    for forked in (True, False):
+        clock = clocked(Clock(1.0))
+        run(clock, 600.0, forked=forked)
+        assert [arm.forked for arm in clock.arms] == [forked] * 5
 
 
 def test_the_budget_ends_the_launches_once_three_are_there(clocked: Any) -> None:

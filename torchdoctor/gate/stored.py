@@ -75,16 +75,23 @@ def gate_against_report(
         if settings.tolerances.get("data_loader_share") is not None:
             # The first launch reads from a cold disk.
             observed.append(session.observe(UNTOUCHED, "the program again: the wait for data"))
-        timings = launched(session, observed[0])
+        timings = launched(session, observed[0], forked=stored.baseline.measured == "side by side")
         report = stored_report(stored, name, settings, observed, timings)
         doubts = [*report.doubts, *observed[0].doubts, *session.launch_doubts()]
         doubts += load_doubts(stored, [x.sensors for x in observed], machine.cpus)
         return session.completed(replace(report, environment=machine, doubts=doubts))
 
 
-def launched(session: GateSession, observed: Observation) -> list[LaunchTiming]:
-    """Time five launches, or as many as there is time for; Inconclusive: three cannot be timed."""
+def launched(
+    session: GateSession, observed: Observation, forked: bool = False
+) -> list[LaunchTiming]:
+    """Time five launches, or as many as there is time for; Inconclusive: three cannot be timed.
+
+    `forked`: as a run's pairs are; such a process holds only the pages that it touched itself, and
+    its peak memory is not that of a fresh interpreter.
+    """
     settings = session.settings
+    spec = replace(UNTOUCHED, forked=forked)
     window = choose_window(observed.steps, settings.budget_s / 2, observed.processes[0].loaders)
     window = window.overruled(settings.steps, settings.warmup)
     launches = ProgramLaunches(recorder=session.recorder, pace=Pace.of(observed), window=window)
@@ -97,7 +104,7 @@ def launched(session: GateSession, observed: Observation) -> list[LaunchTiming]:
         if measured >= FEWEST_STORED and longest_s > session.left_s():
             break
         session.say("measure", f"Launch {number + 1} of {LAUNCHES} times the program")
-        timings.append(engine.launch(UNTOUCHED))
+        timings.append(engine.launch(spec))
         longest_s = max(longest_s, session.spent_s() - begun_s)
         measured += usable(timings[-1])
         failed = len(timings) - measured
