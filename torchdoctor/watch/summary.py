@@ -20,7 +20,7 @@ from torchdoctor.watch.changes import MEAN_S
 from torchdoctor.watch.followed import read_alerts
 from torchdoctor.watch.inside import layout
 from torchdoctor.watch.ranks import Ranks, ranks_of, trained
-from torchdoctor.watch.recording import PHASES, Process, Start, Steps, WatchedRun
+from torchdoctor.watch.recording import PHASES, Process, ProcessLog, Start, Steps, WatchedRun
 from torchdoctor.watch.remedies import remedies
 
 _STRETCHES = 240  # of the whole run
@@ -56,12 +56,11 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
         return WatchSummary(status="no step", ending=[ending, none], **about)  # type: ignore[arg-type]
     steps = tables.comparable(log.steps)
     offset_s = (log.process.start_unix_ns - log.process.start_ns) / 1e9
-    machine = run.machines.get(log.process.host, np.zeros(0))
-    begins = tables.stretches(steps, max(MEAN_S, float(steps.total_s.sum()) / _STRETCHES))
-    table = tables.means(steps, log.sensors, machine, begins)
+    table = _table(run, log, steps)
     phases = _phases(log.steps, steps)
     training_s = sum(phases.values()) - phases["evaluation"] - phases["checkpoint"]
-    ranks, best_of_s = ranks_of(run), min(_HOUR_S, training_s / 6)
+    ranks = ranks_of(run)
+    best_of_s = min(_HOUR_S, training_s / 6)
     drift, drift_cause = _drift(table, log.process)
     result = {
         "steps": int(log.steps.step[-1]),
@@ -113,6 +112,13 @@ def standing(run: WatchedRun, now_s: float) -> tuple[str, Evidence, float]:
     if now_s - last_s > SILENT_S:
         return "killed", fact("run-silent", at_s=last_s), last_s
     return "running", fact("program-runs"), now_s
+
+
+def _table(run: WatchedRun, log: ProcessLog, steps: Steps) -> NDArray[np.void]:
+    """Return means over stretches of the whole run."""
+    machine = run.machines.get(log.process.host, np.zeros(0))
+    begins = tables.stretches(steps, max(MEAN_S, float(steps.total_s.sum()) / _STRETCHES))
+    return tables.means(steps, log.sensors, machine, begins)
 
 
 def _phases(steps: Steps, plain: Steps) -> dict[str, float]:
