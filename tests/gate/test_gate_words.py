@@ -17,8 +17,16 @@ from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.session import Observed
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED
-from torchdoctor.schema import Interval, LaunchTiming, Pair, Workload
-from torchdoctor.schema.gate import GateMetric
+from torchdoctor.reports import gate, terminal
+from torchdoctor.schema import (
+    Environment,
+    Interval,
+    LaunchTiming,
+    Pair,
+    Workload,
+    WorkloadRecord,
+)
+from torchdoctor.schema.gate import GateMetric, GateReport
 from torchdoctor.schema.students_t import t_quantile
 
 
@@ -209,3 +217,26 @@ def test_no_sentence_ends_in_a_colon_where_the_interval_says_nothing() -> None:
         sentence([passed], "inconclusive", "main"),
     ):
         assert ": ." not in said and ":." not in said and not said.endswith(": ")
+
+
+def test_a_gate_of_a_program_that_infers_speaks_of_its_calls() -> None:
+    row = replace(time_row(0.9, 1.19), unit="s/step")
+    for verdict, metric in (("not slower", row), ("slower", replace(row, verdict="worse"))):
+        basis = Basis(typical=True, mean=Interval(low=1.2, estimate=1.3, high=1.4), unit="call")
+        text = sentence([metric], verdict, "main", basis)
+        assert "call" in text and "step" not in text
+    report = GateReport(
+        workload=WorkloadRecord(command=["python", "infer.py"]),
+        environment=Environment(),
+        reference="main",
+        kind="inference",
+        unit="call",
+        verdict="slower",
+        sentence=text,
+        metrics=[replace(row, verdict="worse")],
+        pairs=5,
+        per="step",
+        measured="side by side",
+    )
+    for told in (terminal.render(gate.document(report), 100), gate.junit(report)):
+        assert "call" in told and "step time" not in told and " a step" not in told

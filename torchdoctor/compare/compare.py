@@ -85,7 +85,7 @@ def _no_change(
         return f"No difference: B's {unit_of_both(a, b)} takes as long as A's ({times}){news}."
     why = load or "the launches vary too much"
     if interval is None:
-        why = load or "each side's time lies within the other's spread"
+        why = load or f"each side's {unit_of_both(a, b)} time lies within the other's spread"
     elif says_something(interval):
         times += f", 95 % interval of the speed-up {speedup(interval)}"
     return f"No difference is proven: {why} ({times})."
