@@ -160,7 +160,7 @@ def test_what_could_gain_less_than_a_percent_is_pruned():
     found, refused = chosen(seen=recording(optimizer_s=0.0004))
     assert "fused" not in [name for name, _ in found]
     assert refused["fused"] == (
-        "It could gain 0.4 % at most: the cost that it treats takes no more of the step."
+        "It could gain 0.4 % at most: the cost that it treats takes no more of the time."
     )
 
 
@@ -436,7 +436,7 @@ def test_a_fix_of_one_platform_is_refused_on_another_with_the_reason():
     there = replace(recording(), processes=[ProcessFacts(pid=1, models=models)])
     tuned = {"tf32": replace(CATALOGUE["fused"], platforms=("cuda", "rocm"), file="tf32.py")}
     _, (refused,) = candidates(there, DIAGNOSIS, tuned)
-    assert refused.reason == "It is for CUDA and ROCm. The program trains on npu."
+    assert refused.reason == "It is for CUDA and ROCm. The program is on npu."
 
 
 @pytest.mark.parametrize(

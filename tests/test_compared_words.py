@@ -12,7 +12,7 @@ from shown import markdown, terminal
 from torchdoctor import __version__
 from torchdoctor.compare import compare
 from torchdoctor.compare.surroundings import script_name
-from torchdoctor.schema import Finding, Report, TraceStatistics
+from torchdoctor.schema import Boundary, Finding, Report, TraceStatistics
 
 
 def found_in(report: Report, *findings: Finding) -> Report:
@@ -109,3 +109,17 @@ def test_more_ranks_are_not_another_batch_size() -> None:
 )
 def test_a_launcher_is_not_the_script(command: str, name: str) -> None:
     assert script_name(command.split()) == name
+
+
+def test_programs_that_infer_are_compared_by_their_calls() -> None:
+    boundary = Boundary(kind="forward", learned_by="forward")
+    reports = []
+    for report in (unprofiled(), unprofiled(1.4)):
+        assert report.steps is not None
+        steps = replace(report.steps, boundary=boundary)
+        reports.append(replace(found_in(report, WAIT), kind="inference", steps=steps))
+    found = compare(*reports)
+    assert (found.kind, found.unit) == ("inference", "call")
+    for text in (found.sentence, terminal(found), markdown(found)):
+        assert " per call" in text
+        assert not [word for word in ("training", " step ", "per step", "'s step") if word in text]

@@ -18,6 +18,7 @@ from torchdoctor.gate.gate_run import NEW, GateRun
 from torchdoctor.gate.session import Observed
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED
+from torchdoctor.reports import gate, terminal
 from torchdoctor.reports.gate_facts import with_sentence
 from torchdoctor.schema import (
     Environment,
@@ -238,3 +239,26 @@ def test_no_sentence_ends_in_a_colon_where_the_interval_says_nothing() -> None:
         compared([passed], "inconclusive"),
     ):
         assert ": ." not in said and ":." not in said and not said.endswith(": ")
+
+
+def test_a_gate_of_a_program_that_infers_speaks_of_its_calls() -> None:
+    row = replace(time_row(0.9, 1.19), unit="s/step")
+    basis = Basis(typical=True, mean=Interval(low=1.2, estimate=1.3, high=1.4))
+    for verdict, metric in (("not slower", row), ("slower", replace(row, verdict="worse"))):
+        report = GateReport(
+            workload=WorkloadRecord(command=["python", "infer.py"]),
+            environment=Environment(),
+            reference="main",
+            kind="inference",
+            unit="call",
+            verdict=verdict,
+            answer=answer([metric], verdict, "main", basis),
+            metrics=[metric],
+            pairs=5,
+            per="step",
+            measured="side by side",
+        )
+        told = with_sentence(report)
+        assert "call" in told.sentence and "step" not in told.sentence
+        for text in (terminal.render(gate.document(told), 100), gate.junit(told)):
+            assert "call" in text and "step time" not in text and " a step" not in text

@@ -9,7 +9,8 @@ from torchdoctor.cli import arguments
 from torchdoctor.cli.outputs import check_written
 
 HELP = (
-    "Stay beside a real training: record it to its end, tell when and why it becomes slower.\n\n"
+    "Stay beside a real training or inference: record it to its end, tell when and why it becomes "
+    "slower.\n\n"
     "Nothing is tried or changed; the program keeps its terminal, signals and exit code.\n\n"
     "torchdoctor watch \\[options] train.py \\[its arguments]\n\n"
     "torchdoctor watch \\[options] -- any command (torchrun ..., python -m pkg ...)"

@@ -25,7 +25,8 @@ _UNPROVEN = "({times}[, 95 % interval of the speed-up {interval}])."
 ANSWERS = {
     "no-difference": "No difference: B's {unit} takes as long as A's ({times}).",
     "launches-vary": "No difference is proven: the launches vary too much " + _UNPROVEN,
-    "within-spread": "No difference is proven: each side's time lies within the other's "
+    "within-spread": "No difference is proven: each side's {unit} time lies within the "
+    "other's "
     "spread " + _UNPROVEN,
     "other-load": "No difference is proven: other programs kept {a_busy:.1f} of {usable:g} CPUs "
     "busy in A and {b_busy:.1f} in B " + _UNPROVEN,
