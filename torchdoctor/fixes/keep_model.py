@@ -280,13 +280,15 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         program.replace_function(settings["file"], settings["function"], kept.answering)
         return
 
-    def keeping(old: Any) -> Any:
-        function = program.undecorated(old)
+    def change(function: Any) -> None:
         code = _code_with(function.__code__, settings)
         if code is None:
             program.refuse("The function is not as its file has it.")
         function.__globals__[_HOLDER] = kept
         function.__code__ = code
+
+    def keeping(old: Any) -> Any:
+        change(program.undecorated(old))
         return lambda *args, **kwargs: old(*args, **kwargs)
 
     program.replace_function(settings["file"], settings["function"], keeping)
