@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import partial_recordings
 import pytest
 
 from torchdoctor.advice import catalogue
@@ -730,3 +731,20 @@ def test_what_a_fix_looks_for_in_the_source_is_looked_for_once_for_each_recordin
     recordings = recording(), recording()
     answers = [once(of) for of in (recordings[0], recordings[0], recordings[1], recordings[0])]
     assert answers == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("pads", [0, 3])
+def test_a_patch_cuts_off_padding_and_no_token(pads: int) -> None:
+    """Where another token pads, a batch that ends with token 0 lost it; columns were counted."""
+    import torch
+
+    call = {"name": "model", "location": {"file": "/w/infer.py", "line": 4}}
+    model = {"forwards": 9, "common_padding_share": 0.5, "padding_token": pads, "call": call}
+    models = [{"ident": 0, **model}]
+    padded = partial_recordings.recording({"processes": [{"pid": 1, "models": models}]})
+    [edit] = catalogue.fixes()["pad-to-longest"].edits({}, padded)
+    cut = edit.method.format(argument="ids")
+    real = [[5, pads, 6, 3 - pads], [7, pads, pads, pads]]  # a column of padding lies within
+    ids = torch.tensor([[*row, *[pads] * 4] for row in real])
+    assert eval(cut, {"ids": ids}).tolist() == real
+    assert eval(cut, {"ids": torch.full((2, 8), pads)}).shape == (2, 1)

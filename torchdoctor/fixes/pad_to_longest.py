@@ -40,7 +40,8 @@ from torchdoctor.schema import (
 
 _LEAST = 0.05  # of the tokens
 _COMPARED = 3  # calls in which both are computed
-_CUT = "{argument}[:, : int(({argument} != 0).any(0).sum())]"
+# Up to the last column that holds a token: there the running count is first at its maximum.
+_CUT = "{argument}[:, : int(({argument} != TOKEN).any(0).cumsum(0).argmax()) + 1]"
 
 
 def refuses(recording: Recording) -> str | None:
@@ -146,8 +147,9 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
         if model.call is None:
             return []
         place = model.call.location
+        method = _CUT.replace("TOKEN", str(model.padding_token))
         inputs.append(
-            InputEdit(file=place.file, line=place.line, callee=model.call.name, method=_CUT)
+            InputEdit(file=place.file, line=place.line, callee=model.call.name, method=method)
         )
     return inputs
 

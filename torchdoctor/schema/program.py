@@ -237,6 +237,7 @@ class ModelFacts:
     made_anew: int = 0  # times that another one of its class was called after it was gone
     padding_share: float | None = None  # of its tokens; None: it gets none
     common_padding_share: float | None = None  # at the end of all rows of a batch
+    padding_token: int = 0  # what its embedding takes for padding; 0 where it says none
     filled: FilledRows | None = None  # by the source, where there is such padding
     grown_calls: int = 0  # calls that got the last call's tokens and one more
     # Where the user's code has it.

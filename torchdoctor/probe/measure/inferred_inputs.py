@@ -16,6 +16,7 @@ class InferredInputs:
         self.grown = 0  # calls with the last one's tokens and one more
         self._last = None
         self._tokens = self._padding = self._common = 0
+        self._token = 0  # that pads
 
     def look(self, module, args, kwargs, trains=False):
         """Take in the inputs of a call, one of a training if it `trains`."""
@@ -32,7 +33,8 @@ class InferredInputs:
             self.grown += 1
         # A tensor that the program writes to later would no longer be what it was.
         self._last = tokens.detach().clone()
-        self._count(tokens, padding_of(module, self._torch))
+        self._token = padding_of(module, self._torch)
+        self._count(tokens, self._token)
 
     def _is_tokens(self, value):
         torch = self._torch
@@ -58,6 +60,7 @@ class InferredInputs:
         return {
             "padding_share": self._padding / tokens if tokens else None,
             "common_padding_share": self._common / tokens if tokens else None,
+            "padding_token": self._token,
             "grown_calls": self.grown,
         }
 
