@@ -129,7 +129,9 @@ def _needs_permission(fix: FixSpec, recording: Recording) -> str | None:
 
 def _is_uncalled(fix: FixSpec, treats: Collection[str], diagnosis: Diagnosis) -> bool:
     """Return True if a fix treats checks, and no finding calls for it."""
-    return bool(treats) and not any(_calls_for(x, fix, treats) for x in diagnosis.findings)
+    return bool(treats) and not any(
+        _calls_for(finding, fix, treats) for finding in diagnosis.findings
+    )
 
 
 def _calls_for(finding: Finding, fix: FixSpec, treats: Collection[str]) -> bool:

@@ -67,7 +67,7 @@ def diagnose(
         # What the GPU mostly waits for says what ends the wait.
         for number, f in enumerate(findings):
             if checks[f.check].asks("gpu"):
-                findings[number] = replace(f, fixes=[x for x in f.fixes if x in cause.fixes])
+                findings[number] = replace(f, fixes=[fix for fix in f.fixes if fix in cause.fixes])
     return Diagnosis(
         bottleneck=bottleneck,
         detail=detail,

@@ -100,7 +100,7 @@ class Failures:
         alone = sum(not x.out and x.usable > (x.apart_since or 0) for x in apart)
         if alone >= _FEWEST_ALONE and not self._ran_twice:
             self.works_twice = False
-        return self.works_twice and all(self._known[x.name].apart_since is None for x in arms)
+        return self.works_twice and all(self._known[arm.name].apart_since is None for arm in arms)
 
     def after_launch(self, arm: LaunchSpec, timing: LaunchTiming) -> Outcome | None:
         """Judge a launch that ran by itself; None: it counts."""

@@ -164,11 +164,14 @@ def _total(parts: list[float | None]) -> float | None:
 def _losses(channel: Path, number: int) -> list[float | None]:
     """Return losses; +inf marks a backward without a scalar loss, NaN that training broke."""
     values = read_losses(channel / f"losses-{number}.bin")
-    return [None if math.isinf(x) and x > 0 else float(x) for x in values]
+    return [None if math.isinf(value) and value > 0 else float(value) for value in values]
 
 
 def _fingerprints(fact: ProcessFacts, boundary: Boundary) -> list[str]:
     for loader in fact.loaders:
         if boundary.kind == "loader" and loader.ident == boundary.ident:
             return list(loader.sample_fingerprints)
-    return next((list(x.sample_fingerprints) for x in fact.loaders if x.sample_fingerprints), [])
+    return next(
+        (list(loader.sample_fingerprints) for loader in fact.loaders if loader.sample_fingerprints),
+        [],
+    )

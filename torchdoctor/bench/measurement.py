@@ -49,15 +49,17 @@ class Pace:
     @classmethod
     def of(cls, *observations: Observation) -> "Pace":
         """Return the slower pace of these observations."""
-        slower = max((x.steps for x in observations), key=lambda steps: steps.mean_s)
+        slower = max(
+            (observation.steps for observation in observations), key=lambda steps: steps.mean_s
+        )
         return cls(
-            start_s=max(x.start_s for x in observations),
+            start_s=max(observation.start_s for observation in observations),
             step_s=slower.mean_s,
             boundary=slower.boundary,
             trainers=slower.trainers,
             steps_in_all=slower.total_steps_seen if slower.program_ended else None,
-            logs_phases=any(x.logs_phases for x in observations),
-            grows=any(x.steps.growth is not None for x in observations),
+            logs_phases=any(observation.logs_phases for observation in observations),
+            grows=any(observation.steps.growth is not None for observation in observations),
         )
 
     def launch_s(self, window: Window) -> float:
@@ -166,7 +168,7 @@ class ProgramLaunches:
         plans = [replace(turns, warmup_steps=steps).plan | phases for steps in warmups]
 
         # Only the plan is read after the fork; files of its own give an arm an image of its own.
-        differ = any(x.variables or x.workload for x in arms)
+        differ = any(arm.variables or arm.workload for arm in arms)
         forked = not differ and None not in [self.recorder.image(arm) for arm in arms]
         both = zip(arms, plans, strict=True)
         specs = [replace(self._with(arm, plan), forked=forked) for arm, plan in both]
@@ -207,7 +209,7 @@ class ProgramLaunches:
         # What a worker waited for came while it stood still: a batch of each may lie ready.
         ready = max(arm.workers for arm in arms)
         turns = (turns.in_epochs if ready else None) or turns
-        turns = turns.warmed_up(max(self._settled_after(x, turns.measured_steps) for x in arms))
+        turns = turns.warmed_up(max(self._settled_after(arm, turns.measured_steps) for arm in arms))
         discarded = ready if self.pace.steps_in_all is None else 0
         return replace(turns, discard_steps=max(discarded, turns.discard_steps))
 

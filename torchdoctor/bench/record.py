@@ -348,7 +348,11 @@ def _observation(
         ) from None
     begin, end = window_ns(trainers[0], boundaries, steps)
     processes = with_filled_rows(observation.trainers_first(facts, boundaries.trainers))
-    used = [x for process in processes[: steps.trainers] for x in process.used_devices]
+    used = [
+        used_device
+        for process in processes[: steps.trainers]
+        for used_device in process.used_devices
+    ]
     columns = columns.of_devices({device.uuid for device in used})
     return Observation(
         steps_found=boundaries,

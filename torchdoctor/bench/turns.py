@@ -172,7 +172,7 @@ def _play(
                 return None
             if time.monotonic() > given_up:
                 return side
-            ended = [x.result for x in players if not x.thread.is_alive()]
+            ended = [player.result for player in players if not player.thread.is_alive()]
             if ended:  # the time of the player that stood still may be up too
                 return side if any(x and x.ended == "timed-out" for x in ended) else None
             time.sleep(_LOOK_S)

@@ -49,7 +49,11 @@ def _examine(recording: Recording) -> Symptoms:
         exposed=share if share < held - _ROUNDING else None,
         calls=traced.allocations_per_step,
     )
-    emptied = [x.location for x in calls_of(recording, "wait") if x.name == "empty_cache"]
+    emptied = [
+        tensor_call.location
+        for tensor_call in calls_of(recording, "wait")
+        if tensor_call.name == "empty_cache"
+    ]
     evidence = [told, *(causes or [fact("sizes-vary")])]
     where = emptied[0] if emptied else None
     yield Symptom(share=share, evidence=evidence, location=where, severity="moderate")

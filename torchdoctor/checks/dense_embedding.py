@@ -27,9 +27,11 @@ def _examine(recording: Recording) -> Symptoms:
     lines = [line for model in training_models(recording) for line in model.dense_embeddings]
     if traced is None or not traced.step_s or not lines:
         return
-    if not any(x.name == _BACKWARD for x in traced.operators):
+    if not any(operator.name == _BACKWARD for operator in traced.operators):
         return
-    writes_s = sum(spent_s(x) for x in traced.operators if _WRITES.fullmatch(x.name))
+    writes_s = sum(
+        spent_s(operator) for operator in traced.operators if _WRITES.fullmatch(operator.name)
+    )
     share = min(writes_s / traced.step_s, 1.0)
     if share >= CHECK.threshold:
         yield Symptom(

@@ -54,10 +54,14 @@ def _examine(recording: Recording) -> Symptoms:
 def _small_batches(recording: Recording) -> Evidence | None:
     """Return how much smaller the batches of a loader that nothing is learned from are."""
     training = training_loaders(recording)
-    sizes = [x.batch_size for x in training if x.batch_size]
-    own = {x.ident for x in training}
-    unlearned = [x for x in recording.main.loaders if x.ident not in own and x.batches]
-    small = min(unlearned, key=lambda x: x.batch_size or math.inf, default=None)
+    sizes = [
+        training_loader.batch_size for training_loader in training if training_loader.batch_size
+    ]
+    own = {training_loader.ident for training_loader in training}
+    unlearned = [
+        loader for loader in recording.main.loaders if loader.ident not in own and loader.batches
+    ]
+    small = min(unlearned, key=lambda loader: loader.batch_size or math.inf, default=None)
     if not sizes or small is None or not small.batch_size:
         return None
     if small.batch_size * _SMALLER > max(sizes):

@@ -59,7 +59,14 @@ def _examine(recording: Recording) -> Symptoms:
     evidence = [
         fact(
             "slope",
-            object=next((x.name for x in grown[:_NAMED] if x.kind != HOOKS), None),
+            object=next(
+                (
+                    grown_object.name
+                    for grown_object in grown[:_NAMED]
+                    if grown_object.kind != HOOKS
+                ),
+                None,
+            ),
             more_s=_PER * growth.slope_s,
             per=_PER,
             first_s=growth.first_s,

@@ -30,7 +30,11 @@ def _examine(recording: Recording) -> Symptoms:
     flags = recording.main.flags
     if traced is None or not traced.step_s:
         return
-    fills = [x for x in traced.operators if _FILLS.fullmatch(x.name) and spent_s(x) > 0]
+    fills = [
+        operator
+        for operator in traced.operators
+        if _FILLS.fullmatch(operator.name) and spent_s(operator) > 0
+    ]
     share = max(sum(map(spent_s, fills)) / traced.step_s, recording.shares.memset or 0.0)
     if share < CHECK.threshold:
         return

@@ -28,11 +28,13 @@ def _examine(recording: Recording) -> Symptoms:
     if traced is None or not traced.has_device or not traced.step_s:
         return
     drawing = [
-        x for x in traced.operators if _DRAWS.match(x.name) and not x.device_s and not x.calling_s
+        operator
+        for operator in traced.operators
+        if _DRAWS.match(operator.name) and not operator.device_s and not operator.calling_s
     ]
     copied = traced.h2d_bytes is None or traced.h2d_bytes > 0
     waits = (traced.shares.cpu or 0.0) + (traced.shares.runtime or 0.0)
-    share = min(sum(x.self_s for x in drawing) / traced.step_s, waits)
+    share = min(sum(operator.self_s for operator in drawing) / traced.step_s, waits)
     if not drawing or not copied or share < CHECK.threshold:
         return
     most = max(drawing, key=lambda operator: operator.self_s)

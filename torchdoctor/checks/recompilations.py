@@ -52,7 +52,9 @@ def _examine(recording: Recording) -> Symptoms:
                 of_seconds=compiled.watched_s,
             )
         )
-    evidence += [fact("guard", location=x.location, reason=x.reason) for x in reasons[:_NAMED]]
+    evidence += [
+        fact("guard", location=reason.location, reason=reason.reason) for reason in reasons[:_NAMED]
+    ]
     evidence += [
         fact("given-up", function=lost.function, reason=lost.reason) for lost in gave_up[:_NAMED]
     ]

@@ -18,7 +18,11 @@ _FEWEST = 10  # tensors
 
 def _examine(recording: Recording) -> Symptoms:
     share = phase_share(recording, "optimizer_s")
-    many = [x for x in recording.main.optimizers if x.parameters >= _FEWEST and x.supports_fused]
+    many = [
+        optimizer
+        for optimizer in recording.main.optimizers
+        if optimizer.parameters >= _FEWEST and optimizer.supports_fused
+    ]
     optimizer = next(filter(updates_one_by_one, many), None)
     if share is None or share < CHECK.threshold or optimizer is None:
         return

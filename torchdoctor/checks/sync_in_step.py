@@ -36,7 +36,7 @@ def _examine(recording: Recording) -> Symptoms:
     wait = host_wait(recording)
     if wait is None or wait.share < CHECK.threshold or reads_of_outputs(recording):
         return  # reading the outputs of each batch is a finding of its own
-    reads = sum(x.calls_per_step for x in calls) or 1.0
+    reads = sum(call.calls_per_step for call in calls) or 1.0
     yield Symptom(
         share=wait.share,
         evidence=[

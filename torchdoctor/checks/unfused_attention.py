@@ -26,11 +26,17 @@ def _examine(recording: Recording) -> Symptoms:
     operators = traced.operators
     if any(mark in operator.name for operator in operators for mark in _FUSED):
         return
-    softmax = [x for x in operators if x.name == "aten::_softmax"]
-    products = [x for x in operators if x.name in ("aten::bmm", "aten::baddbmm")]
-    backward = [x for x in operators if "_softmax_back" in x.name and "_log_" not in x.name]
-    count = sum(x.calls_per_step for x in softmax)
-    if count < 1 or sum(x.calls_per_step for x in products) < 2 * max(count - 1, 1):
+    softmax = [operator for operator in operators if operator.name == "aten::_softmax"]
+    products = [
+        operator for operator in operators if operator.name in ("aten::bmm", "aten::baddbmm")
+    ]
+    backward = [
+        operator
+        for operator in operators
+        if "_softmax_back" in operator.name and "_log_" not in operator.name
+    ]
+    count = sum(operator.calls_per_step for operator in softmax)
+    if count < 1 or sum(product.calls_per_step for product in products) < 2 * max(count - 1, 1):
         return
     share = min(sum(map(spent_s, [*softmax, *products, *backward])) / traced.step_s, 1.0)
     if share >= CHECK.threshold:

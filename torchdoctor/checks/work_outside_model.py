@@ -32,7 +32,7 @@ _SHOWN = 50  # characters of a line
 
 def _examine(recording: Recording) -> Symptoms:
     outside = recording.shares.other
-    waits = [x.location for x in calls_of(recording, "wait")]
+    waits = [tensor_call.location for tensor_call in calls_of(recording, "wait")]
     rows = rows_showing(recording, "outside", "updates")
     rows = [row for row in rows if row.location not in waits or not _waits_in_torch(row)]
     if outside is None or not rows:

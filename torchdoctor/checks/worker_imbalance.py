@@ -24,8 +24,8 @@ def _examine(recording: Recording) -> Symptoms:
     share = order_wait_share(recording)
     wait = data_wait_share(recording)
     loaders = training_loaders(recording)
-    late = sum(x.overtaken for x in loaders)
-    batches = sum(x.batches for x in loaders)
+    late = sum(loader.overtaken for loader in loaders)
+    batches = sum(loader.batches for loader in loaders)
     if share is None or wait is None or share < CHECK.threshold or late < _FEWEST:
         return
     yield Symptom(

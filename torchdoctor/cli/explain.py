@@ -74,7 +74,7 @@ def _print_explained(id: str | None, tree: bool, format: str) -> None:
         print_json(Summary(sentence="The decision tree."), tree=text.splitlines())
     else:
         known = {"checks": catalogue.checks().values(), "fixes": catalogue.fixes().values()}
-        titles = {kind: {x.ident: x.title for x in specs} for kind, specs in known.items()}
+        titles = {kind: {spec.ident: spec.title for spec in specs} for kind, specs in known.items()}
         print_json(Summary(sentence="All checks and fixes, by id."), **titles)
 
 

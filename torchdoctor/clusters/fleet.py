@@ -102,7 +102,7 @@ class Fleet:
                 return
             except OSError as error:
                 self._leave_out(place, f"{error.strerror or error}.")
-        reasons = [f"{x.node.name}: {x.out}" for x in self._places if x.out]
+        reasons = [f"{place.node.name}: {place.out}" for place in self._places if place.out]
         raise TorchdoctorError(f"No node is left that measures pairs ({' '.join(reasons)})")
 
     def end(self, most_s: float) -> tuple[PairTask, PairTimings | Lost] | None:

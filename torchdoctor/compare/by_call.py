@@ -99,7 +99,9 @@ def _operators(trace: TraceStatistics) -> dict[str, _Call]:
     def times(operator: Operator) -> _Call:
         return operator.calls_per_step, operator.self_s, operator.device_s
 
-    return {x.name: times(x) for x in trace.operators if x.calls_per_step}
+    return {
+        operator.name: times(operator) for operator in trace.operators if operator.calls_per_step
+    }
 
 
 def _changes(old: dict[str, _Call], new: dict[str, _Call]) -> list[OperatorChange]:
@@ -146,5 +148,11 @@ def _most_changed(
     changes: Sequence[OperatorChange], times: Callable[[OperatorChange], tuple[float, float]]
 ) -> list[OperatorChange]:
     """Return those whose calls changed, by what that comes to over A's calls, at most ten."""
-    changed = [x for x in changes if abs(times(x)[1] - times(x)[0]) > _SAME * times(x)[0]]
-    return sorted(changed, key=lambda x: -abs(x.change_s) * (x.a_calls or 0.0))[:_MOST]
+    changed = [
+        change
+        for change in changes
+        if abs(times(change)[1] - times(change)[0]) > _SAME * times(change)[0]
+    ]
+    return sorted(changed, key=lambda change: -abs(change.change_s) * (change.a_calls or 0.0))[
+        :_MOST
+    ]

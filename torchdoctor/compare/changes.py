@@ -87,7 +87,9 @@ def operators(a: Report, b: Report) -> list[OperatorChange]:
     """Return at most ten operators that changed most per step; none without two traces."""
     if not (a.trace and b.trace and a.trace.operators and b.trace.operators):
         return []
-    listed = [{x.name: x for x in trace.operators} for trace in (a.trace, b.trace)]
+    listed = [
+        {operator.name: operator for operator in trace.operators} for trace in (a.trace, b.trace)
+    ]
     shorter_s = min(a.trace.step_s or 0.0, b.trace.step_s or 0.0)
     changes = []
     for name in {**listed[0], **listed[1]}:
@@ -165,8 +167,8 @@ def _pairs(a: Side, b: Side) -> list[tuple[Finding | None, Finding | None]]:
                 near = of(_place(before, a)) == of(_place(after, b))
                 if before.check == after.check and near:
                     pairs.append((before, after))
-                    old = [x for x in old if x is not before]
-                    new = [x for x in new if x is not after]
+                    old = [finding for finding in old if finding is not before]
+                    new = [finding for finding in new if finding is not after]
                     break
     return [*pairs, *((before, None) for before in old), *((None, after) for after in new)]
 

@@ -110,7 +110,9 @@ def _change(
     answer.append(fact("part-changed", part=part.name, change_s=part.change_s, of_all=of_all))
     # What came explains a slower step, what went a faster one.
     came = "new" if change_s > 0 else "gone"
-    return answer + _news([x for x in findings if x.change == came and x.branch == part.name])
+    return answer + _news(
+        [finding for finding in findings if finding.change == came and finding.branch == part.name]
+    )
 
 
 def _not_the_same(reasons: Sequence[Evidence], a: Side, b: Side) -> list[Evidence]:

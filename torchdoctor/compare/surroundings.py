@@ -57,9 +57,11 @@ def workload(a: Side, b: Side) -> list[Difference]:
     old, new = (side.report.workload.script_sha256 for side in (a, b))
     if old and new and old != new:
         differences.append(Difference(name="script, SHA-256", a=old[:12], b=new[:12]))
-    settings = [{x.name: x.value for x in side.report.settings} for side in (a, b)]
+    settings = [
+        {setting.name: setting.value for setting in side.report.settings} for side in (a, b)
+    ]
     names = {**settings[0], **settings[1]} if all(settings) else {}
-    values = [(name, *(x.get(name, "none") for x in settings)) for name in names]
+    values = [(name, *(setting.get(name, "none") for setting in settings)) for name in names]
     return differences + [Difference(name=name, a=x, b=y) for name, x, y in values if x != y]
 
 
@@ -72,7 +74,10 @@ def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> lis
     same_file = old.script_sha256 and old.script_sha256 == new.script_sha256
     if runs and all(names) and names[0] != names[1] and not same_file:
         reasons.append(fact("another-script", a=names[0], b=names[1]))
-    reasons += [fact("another-condition", name=x.name, a=x.a, b=x.b) for x in differences]
+    reasons += [
+        fact("another-condition", name=difference.name, a=difference.a, b=difference.b)
+        for difference in differences
+    ]
     trainers = [x.report.steps.trainers if x.report.steps is not None else 1 for x in (a, b)]
     if trainers[0] != trainers[1] and runs:
         reasons.append(fact("another-number-of-processes", a=trainers[0], b=trainers[1]))
@@ -98,7 +103,9 @@ def remarks(a: Side, b: Side, interval: Interval | None) -> Iterator[Remark]:
     for label, side in both:
         if side.report.interrupted:
             yield _remark("was-interrupted", side=label)
-        yield from (replace(x, of=label) for x in side.report.remarks if x.fact in FILES)
+        yield from (
+            replace(remark, of=label) for remark in side.report.remarks if remark.fact in FILES
+        )
     versions = a.report.torchdoctor_version, b.report.torchdoctor_version
     if all(versions) and versions[0] != versions[1]:
         yield _remark("other-versions", a=versions[0], b=versions[1])

@@ -21,14 +21,14 @@ def with_batch_sampler(program: Program, edit: BatchSamplerEdit) -> Changes | No
     sampler = argument(call, "sampler")
     if sampler is not None:
         return [] if size is not None and source_of(size) == "None" else None
-    names = [x.keyword.value for x in call.args if x.keyword is not None]
+    names = [arg.keyword.value for arg in call.args if arg.keyword is not None]
     positional = len(call.args) - len(names)
     if not set(names) <= {*_PLACES, *_STAY, "dataset"} or positional > _POSITIONAL:
         return None
     rows = _rows(program, argument(call, "dataset", 0))
     shuffled = _truth(argument(call, "shuffle", _PLACES["shuffle"]))
     dropped = _truth(argument(call, "drop_last"))
-    if any(x.star for x in call.args) or size is None or "batch_size" in _read(program):
+    if any(arg.star for arg in call.args) or size is None or "batch_size" in _read(program):
         return None
     if rows is None or shuffled is None or dropped is None:
         return None
@@ -65,7 +65,7 @@ def _rows(program: Program, dataset: cst.BaseExpression | None) -> str | None:
 
 def _read(program: Program) -> set[str]:
     """Return the attributes that the program reads: with a BatchSampler, `batch_size` is None."""
-    return {x.attr.value for x in program.of(cst.Attribute)}
+    return {attribute.attr.value for attribute in program.of(cst.Attribute)}
 
 
 def _prefix(program: Program, call: cst.Call, own: str) -> tuple[str, Changes | None]:

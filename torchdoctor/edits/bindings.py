@@ -28,7 +28,7 @@ class Bindings:
         """Return True if a name (`model`, `self.net`) has a value before a statement of a block."""
         root = name.split(".", 1)[0]
         scopes = self._scopes_around(block)
-        owner = next((x for x in scopes if root in self.of(x)), None)
+        owner = next((scope for scope in scopes if root in self.of(scope)), None)
         if owner is None:
             return hasattr(builtins, root) or not self._bound_anywhere(root)
         wanted = [root]
@@ -37,7 +37,7 @@ class Bindings:
         return all(self._one_is_above(x, scopes, block, number) for x in wanted)
 
     def _one_is_above(self, name: str, scopes: list[Scope], block: Block, number: int) -> bool:
-        owner = next(x for x in scopes if name in self.of(x))
+        owner = next(scope for scope in scopes if name in self.of(scope))
         if owner is not scopes[0]:
             return True  # another function, or the module, has run up to the call of this one
         return any(self.precedes(x, block, number) for x in self.of(owner)[name])
@@ -90,10 +90,10 @@ class Bindings:
             return True  # `for model in models:`
         of_node = self._part(node, statement)
         of_block = self._part(block, statement)
-        if not any(isinstance(x, cst.IndentedBlock) for x in of_node):
+        if not any(isinstance(node, cst.IndentedBlock) for node in of_node):
             return True  # in its head: `with made() as model:`
         first = getattr(statement, "body", None)
-        later = any(isinstance(x, (cst.Else, cst.Finally)) for x in of_block[-1:])
+        later = any(isinstance(node, (cst.Else, cst.Finally)) for node in of_block[-1:])
         return later and not isinstance(statement, cst.If) and of_node[-1] is first
 
     def _part(self, node: cst.CSTNode, statement: cst.CSTNode) -> list[cst.CSTNode]:
@@ -130,7 +130,7 @@ class Bindings:
         if any(name in self.of(scope) for scope in scopes):
             return True
         # `model: Net`, or the name of a comprehension's own
-        targets = [*self._program.targets, *(x.target for x in self._program.of(cst.CompFor))]
+        targets = [*self._program.targets, *(node.target for node in self._program.of(cst.CompFor))]
         return any(name in _targets(target) for target in targets)
 
 
@@ -189,14 +189,20 @@ def _targets(target: cst.BaseExpression) -> list[str]:
 def names_read(statement: cst.CSTNode) -> list[str]:
     """Return what a statement reads: `model` and `torch` of `model = torch.compile(model)`."""
     syntax = Syntax(statement)
-    no_reads: set[cst.CSTNode] = {x.attr for x in syntax.of(cst.Attribute)}
-    no_reads |= {x.keyword for x in syntax.of(cst.Arg) if x.keyword is not None}
-    bound = {source_of(x.target) for x in syntax.of(cst.For)}
-    names = [x.value for x in syntax.of(cst.Name) if x not in no_reads and x.value not in bound]
+    no_reads: set[cst.CSTNode] = {attribute.attr for attribute in syntax.of(cst.Attribute)}
+    no_reads |= {
+        argument.keyword for argument in syntax.of(cst.Arg) if argument.keyword is not None
+    }
+    bound = {source_of(loop.target) for loop in syntax.of(cst.For)}
+    names = [
+        name.value
+        for name in syntax.of(cst.Name)
+        if name not in no_reads and name.value not in bound
+    ]
     return list(dict.fromkeys(names))
 
 
 def names_set(statement: cst.CSTNode) -> list[str]:
     """Return the names that a statement assigns: `model` of `model = torch.compile(model)`."""
-    targets = [x.target for x in Syntax(statement).of(cst.AssignTarget)]
+    targets = [node.target for node in Syntax(statement).of(cst.AssignTarget)]
     return [name for target in targets for name in _targets(target) if name.isidentifier()]

@@ -28,7 +28,7 @@ def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> Changes | None
     """Let the method answer later calls with a copy; None if it takes more than an index."""
     method = program.innermost(program.of(cst.FunctionDef), edit.line)
     classes = program.of(cst.ClassDef)
-    owner = next((x for x in classes if method in x.body.body), None)
+    owner = next((class_ for class_ in classes if method in class_.body.body), None)
     if method is None or owner is None:
         return None
     if "._make_sample(" in source_of(owner):
@@ -37,7 +37,9 @@ def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> Changes | None
     plain = method.params.deep_equals(cst.Parameters(params=given)) and len(given) == 2
     special = method.decorators or method.asynchronous or given[-1].default
     named = _OWN.search(source_of(owner)) or {*map(program.full_name, _NEEDED)} != _NEEDED
-    extended = any(last_name(b.value) == owner.name.value for x in classes for b in x.bases)
+    extended = any(
+        last_name(b.value) == owner.name.value for class_ in classes for b in class_.bases
+    )
     if special or named or extended or not plain or _changes_later(program, owner, edit.changed):
         return None
     code = _KEPT.format(method.name.value, *(x.name.value for x in given))
@@ -57,11 +59,23 @@ def _kept(method: cst.CSTNode, code: str) -> list[cst.CSTNode]:
 
 def _changes_later(program: Program, owner: cst.ClassDef, changed: tuple[str, ...]) -> bool:
     """Return True if a name of what the methods read is assigned outside of any `__init__`."""
-    begin = [x for x in program.of(cst.FunctionDef) if x.name.value == "__init__"]
-    first = {x for each in begin for x in Syntax(each).targets if source_of(x)[:5] == "self."}
-    later = {x for y in program.targets if y not in first for x in Syntax(y).of(cst.Attribute)}
+    begin = [
+        function for function in program.of(cst.FunctionDef) if function.name.value == "__init__"
+    ]
+    first = {
+        target
+        for each in begin
+        for target in Syntax(each).targets
+        if source_of(target)[:5] == "self."
+    }
+    later = {
+        attribute
+        for y in program.targets
+        if y not in first
+        for attribute in Syntax(y).of(cst.Attribute)
+    }
     own = [x for x in owner.body.body if x not in begin]
-    read = {x for each in own for x in Syntax(each).of(cst.Attribute)} - later
+    read = {attribute for each in own for attribute in Syntax(each).of(cst.Attribute)} - later
     return bool({*changed, *(x.attr.value for x in later)} & {x.attr.value for x in read})
 
 
@@ -71,7 +85,7 @@ def with_kept_results(program: Program, edit: KeptResultEdit) -> Changes | None:
     if function is None or function.name.value != edit.function:
         return None
     decorator = f"functools.lru_cache(maxsize={edit.kept})"
-    if any("cache" in source_of(x.decorator) for x in function.decorators):
+    if any("cache" in source_of(decorator.decorator) for decorator in function.decorators):
         return []
     if function.decorators or function not in program.module.body or function.asynchronous:
         return None
@@ -94,17 +108,17 @@ def with_kept_results(program: Program, edit: KeptResultEdit) -> Changes | None:
 def _depends_on_more(program: Program, function: cst.FunctionDef) -> bool:
     """Return True if a function reads, draws or changes what is not its own or its arguments'."""
     syntax = Syntax(function.body)
-    called = [program.full_name(x.func) for x in syntax.calls()]
+    called = [program.full_name(call.func) for call in syntax.calls()]
     if any(_UNLIKE.search(name) for name in called):
         return True  # NumPy's arrays cannot be the arguments of what is kept
-    given = {x.name.value for x in Syntax(function.params).of(cst.Param)}
-    own = given | {source_of(x) for x in syntax.targets}
+    given = {node.name.value for node in Syntax(function.params).of(cst.Param)}
+    own = given | {source_of(target) for target in syntax.targets}
     read = set(names_read(function.body)) - own
-    changed = [x for x in program.targets if x not in syntax.targets]
-    outside = {source_of(x).split(".")[0].split("[")[0] for x in changed}
+    changed = [target for target in program.targets if target not in syntax.targets]
+    outside = {source_of(target).split(".")[0].split("[")[0] for target in changed}
     constants = {name for name in read if name.isupper()}
-    stored = [x for x in syntax.targets if not isinstance(x, cst.Name)]
-    written = {source_of(x).split(".")[0].split("[")[0] for x in stored}
+    stored = [target for target in syntax.targets if not isinstance(target, cst.Name)]
+    written = {source_of(target).split(".")[0].split("[")[0] for target in stored}
     kinds: tuple[type[cst.CSTNode], ...] = (cst.Global, cst.Nonlocal, cst.Yield)
     declared = any(syntax.of(kind) for kind in kinds)
     return bool(declared or written & given or (read - constants) & outside)

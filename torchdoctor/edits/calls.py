@@ -28,7 +28,9 @@ def trainer_call(recording: Recording, wanted: dict[str, Any]) -> str | None:
 
     `wanted` are "bfloat16", "fused", "compile" or arguments of a DataLoader.
     """
-    library = next((x.library for x in recording.main.passes if x.library), "")
+    library = next(
+        (each_pass.library for each_pass in recording.main.passes if each_pass.library), ""
+    )
     none: dict[str, Any] = {}
     known = next((x for name, x in _TRAINERS.items() if f"{library}.".startswith(f"{name}.")), none)
     known = _TRAINERS.get(known.get("like", ""), {}) | known
@@ -39,7 +41,7 @@ def trainer_call(recording: Recording, wanted: dict[str, Any]) -> str | None:
     lines = [f"{known['call']}(..., {', '.join(arguments)})"] if arguments else []
     lines += [x for x in given if x not in arguments]
     if "option" in known:
-        pairs = (x.replace('"', "").split("=") for x in arguments)
+        pairs = (argument.replace('"', "").split("=") for argument in arguments)
         lines += [f"# or {known['option'].format(*pair)}" for pair in pairs]
     return "\n".join(lines)
 
@@ -47,7 +49,11 @@ def trainer_call(recording: Recording, wanted: dict[str, Any]) -> str | None:
 def on_top(recording: Recording, *statements: str) -> list[Edit]:
     """Return statements after the imports of the program's script; [] where it is not known."""
     script = recording.workload.script
-    return [StatementEdit(file=script, statement=x) for x in statements] if script else []
+    return (
+        [StatementEdit(file=script, statement=statement) for statement in statements]
+        if script
+        else []
+    )
 
 
 def loader_call(recording: Recording, **keywords: Any) -> str:
@@ -79,8 +85,8 @@ def _others_made_there(recording: Recording) -> int:
     if where is None:
         return 0
     known = {loader.ident for loader in loaders} | {_written(recording, loaders[0]).ident}
-    same = [x for x in recording.main.loaders if x.location == where]
-    return sum(x.ident not in known for x in same)
+    same = [loader for loader in recording.main.loaders if loader.location == where]
+    return sum(loader.ident not in known for loader in same)
 
 
 def _written(recording: Recording, loader: LoaderFacts) -> LoaderFacts:

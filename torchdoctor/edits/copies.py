@@ -73,11 +73,13 @@ def _root(node: cst.BaseExpression) -> str | None:
 def _written(scope: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """Yield what a scope changes in place, by what the source shows."""
     syntax = Syntax(scope)
-    yield from (x for x in syntax.targets if isinstance(x, (cst.Subscript, cst.Attribute)))
-    yield from (x.target for x in syntax.of(cst.AugAssign))
-    yield from (x.target for x in syntax.of(cst.Del))
+    yield from (
+        target for target in syntax.targets if isinstance(target, (cst.Subscript, cst.Attribute))
+    )
+    yield from (assignment.target for assignment in syntax.of(cst.AugAssign))
+    yield from (node.target for node in syntax.of(cst.Del))
     for call in syntax.calls():
-        yield from (x.value for x in call.args if x.keyword and x.keyword.value == "out")
+        yield from (arg.value for arg in call.args if arg.keyword and arg.keyword.value == "out")
         if isinstance(call.func, cst.Attribute):
             method = call.func.attr.value
             in_place = method.endswith("_") and not method.endswith("__")

@@ -45,7 +45,7 @@ class _Calls:
     """What each name that a file calls may lead to."""
 
     def __init__(self, program: Program) -> None:
-        self.classes = {x.name.value for x in program.of(cst.ClassDef)}
+        self.classes = {class_.name.value for class_ in program.of(cst.ClassDef)}
         self.methods: dict[str, list[cst.FunctionDef]] = {}
         self.functions: dict[str, list[cst.FunctionDef]] = {}
         owned = {line for scope in program.of(cst.ClassDef) for line in scope.body.body}
@@ -55,8 +55,8 @@ class _Calls:
         roots = {name: full.split(".")[0] for name, full in program.imported.items()}
         self.libraries = {name for name, root in roots.items() if root in _LIBRARIES}
         self.own = roots.keys() - self.libraries
-        self.set = {source_of(x) for x in program.targets}
-        called = {source_of(x.func) for x in program.calls()}
+        self.set = {source_of(target) for target in program.targets}
+        called = {source_of(call.func) for call in program.calls()}
         # What is called, or set to evaluate, is a module: its `train()` is a switch.
         self.models = called | {x.removesuffix(".eval") for x in called if x.endswith(".eval")}
 
@@ -77,7 +77,9 @@ class _Calls:
         """Yield the functions of this file that another one names: it may call them."""
         syntax = Syntax(function.body)
         attributes = syntax.of(cst.Attribute)
-        no_reads = {x.attr for x in attributes} | {x.keyword for x in syntax.of(cst.Arg)}
+        no_reads = {attribute.attr for attribute in attributes} | {
+            argument.keyword for argument in syntax.of(cst.Arg)
+        }
         for name in syntax.of(cst.Name):
             if name not in no_reads:
                 yield from self.functions.get(name.value, ())

@@ -114,7 +114,9 @@ def _file_diff(path: Path, before: str, after: str, folder: Path) -> str:
     head = f"diff --git {old} {new}\n".replace("\t", "")
     head += f"index {blob_id(before)}..{blob_id(after)}\n"
     lines = difflib.unified_diff(lines_of(before), lines_of(after), old, new)
-    ended = [x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines]
+    ended = [
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    ]
     return "".join([head, *ended]) if ended else ""
 
 

@@ -80,7 +80,7 @@ class _Module:
 
     def scope(self, node: ast.AST) -> ast.AST:
         """Return the function, class or module that a node stands in."""
-        return next((x for x in self.up(node) if isinstance(x, _SCOPES)), self.tree)
+        return next((a_s_t for a_s_t in self.up(node) if isinstance(a_s_t, _SCOPES)), self.tree)
 
     def within(self, scope: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes of a scope, without those of scopes in it."""
@@ -110,7 +110,9 @@ class _Module:
         if name == "__init__":
             return False
         calls = [
-            x for x in ast.walk(self.tree) if isinstance(x, ast.Call) and _name(x.func) == name
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Call) and _name(node.func) == name
         ]
         unclear = not calls or depth > _DEEPEST
         return unclear or any(self.is_repeated(call, depth + 1) for call in calls)
@@ -177,7 +179,7 @@ class _Walk:
         if not isinstance(node, ast.Call):
             return None
         name = _name(node.func)
-        keywords = {x.arg: x.value for x in node.keywords if x.arg}
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
         padding = getattr(keywords.get("padding"), "value", None)  # of a constant
         if padding == "max_length":
             return "asked"
@@ -198,7 +200,7 @@ class _Walk:
 
     def _follow_call(self, module: _Module, node: ast.Call) -> None:
         name = _name(node.func)
-        functions = [x.value for x in node.keywords if x.arg in _COLLATING]
+        functions = [keyword.value for keyword in node.keywords if keyword.arg in _COLLATING]
         functions += node.args[:1] if name in _APPLYING else []
         for function in functions:
             self._follow_function(module, function)
@@ -246,7 +248,11 @@ def _values(module: _Module, node: ast.Name) -> Iterator[ast.expr]:
     """Yield what a name may stand for: of the innermost scope that binds it."""
     for outer in module.up(node):
         if isinstance(outer, _COMPREHENSIONS):
-            own = [x.iter for x in outer.generators if _binds(x.target, node.id)]
+            own = [
+                generator.iter
+                for generator in outer.generators
+                if _binds(generator.target, node.id)
+            ]
             if own and node not in own:
                 yield from own
                 return
@@ -265,10 +271,14 @@ def _assigned_to(module: _Module, node: ast.Attribute) -> list[ast.expr]:
     """Return what the class around `self.name` assigns to it."""
     if not isinstance(node.value, ast.Name) or node.value.id != "self":
         return []
-    cls = next((x for x in module.up(node) if isinstance(x, ast.ClassDef)), None)
-    assigns = (x for x in ast.walk(cls) if isinstance(x, ast.Assign)) if cls else ()
+    cls = next((a_s_t for a_s_t in module.up(node) if isinstance(a_s_t, ast.ClassDef)), None)
+    assigns = (node for node in ast.walk(cls) if isinstance(node, ast.Assign)) if cls else ()
     wanted = ast.unparse(node)
-    return [x.value for x in assigns if any(ast.unparse(t) == wanted for t in _targets(x.targets))]
+    return [
+        assign.value
+        for assign in assigns
+        if any(ast.unparse(t) == wanted for t in _targets(assign.targets))
+    ]
 
 
 def _fill_count(node: ast.BinOp) -> ast.expr | None:
@@ -441,7 +451,7 @@ def _given(module: _Module, function: ast.AST, name: str) -> list[ast.expr]:
     for call in ast.walk(module.tree):
         if isinstance(call, ast.Call) and _name(call.func) == function.name:
             at = number - (is_method and isinstance(call.func, ast.Attribute))
-            own = next((x.value for x in call.keywords if x.arg == name), None)
+            own = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
             if own is None and 0 <= at < len(call.args):
                 own = call.args[at]
             given += [own if own is not None else default]

@@ -22,7 +22,7 @@ def with_kept_model(program: Program, edit: KeptModelEdit) -> Changes | None:
     if made is None or _NAME in program.code:
         return None
     places = [program.statement_at(line) for line in range(made.first, made.last + 1)]
-    statements = list(dict.fromkeys(x for x in places if x is not None))
+    statements = list(dict.fromkeys(place for place in places if place is not None))
     imported = with_statement(program, StatementEdit(file="", statement="import functools"))
     if imported is None or not statements:
         return None
@@ -52,7 +52,7 @@ def _below(own: cst.CSTNode, code: str) -> list[cst.CSTNode]:
     blank = [cst.EmptyLine(indent=False)] * 2
     kept = cst.parse_statement(code).with_changes(leading_lines=blank)
     lines = own.leading_lines if isinstance(own, LED) else ()
-    comments = [x for x in lines if x.comment is not None]
+    comments = [line for line in lines if line.comment is not None]
     return [kept, own.with_changes(leading_lines=[*blank, *comments])]
 
 

@@ -32,7 +32,7 @@ def with_keyword_set(
         edit = replace(edit, value=_guarded(needed, edit))
     old = argument(call, edit.keyword, edit.position)
     if old is None:
-        if any(x.star for x in call.args):
+        if any(arg.star for arg in call.args):
             return None
         return [ArgumentAdded(call, edit.keyword, edit.value)]
     if old.deep_equals(cst.parse_expression(edit.value)):
@@ -46,7 +46,8 @@ def _is_written(program: Program, call: cst.Call, keyword: str, beside: Sequence
     """Return True if another edit writes this argument of a call itself, not where it is from."""
     old = argument(call, keyword)
     return old is not None and any(
-        isinstance(x, Replaced) and (x.start, x.end) == program.span(old) for x in beside
+        isinstance(change, Replaced) and (change.start, change.end) == program.span(old)
+        for change in beside
     )
 
 
@@ -55,7 +56,7 @@ def without_keyword(
 ) -> Changes | None:
     """Return the changes that leave out one argument of a call; none if the call has it not."""
     call = call_of(program, edit)
-    if call is None or any(x.star for x in call.args):
+    if call is None or any(arg.star for arg in call.args):
         return None
     number = argument_number(call, edit.keyword, edit.position)
     if number is None:

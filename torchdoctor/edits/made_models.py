@@ -133,7 +133,7 @@ class _Search:
 
     @staticmethod
     def _calls(statement: ast.stmt) -> bool:
-        return any(isinstance(x, ast.Call) for x in ast.walk(statement))
+        return any(isinstance(node, ast.Call) for node in ast.walk(statement))
 
     def _extent(self, block: list[ast.stmt], number: int) -> tuple[int, int]:
         """Return the numbers of the first and the last statement that make the model."""
@@ -169,7 +169,7 @@ class _Search:
     def _is_whole(self, statements: list[ast.stmt]) -> bool:
         """Return whether nothing outside reads what they assign, but for the model."""
         own = _names(statements, ast.Store) - {self._name}
-        inner = [x for x in ast.walk(self._scope) if isinstance(x, FUNCTIONS)]
+        inner = [node for node in ast.walk(self._scope) if isinstance(node, FUNCTIONS)]
         read = _names(self._outside(statements), ast.Load)
         for function in inner:
             if function is not self._scope:
@@ -186,8 +186,8 @@ class _Search:
     def _outside(self, statements: list[ast.stmt]) -> list[ast.AST]:
         """Return the smallest nodes of the scope beside these statements."""
         inside = {id(x) for node in statements for x in ast.walk(node)}
-        nodes = (x for x in _own_nodes(self._scope) if id(x) not in inside)
-        return [x for x in nodes if isinstance(x, (ast.Name, ast.Attribute, ast.Call))]
+        nodes = (own_node for own_node in _own_nodes(self._scope) if id(own_node) not in inside)
+        return [node for node in nodes if isinstance(node, (ast.Name, ast.Attribute, ast.Call))]
 
     def _changes(self, node: ast.AST) -> bool:
         """Return whether a node sets the model, or something of it, to something else."""
@@ -221,16 +221,20 @@ class _Search:
 
     def _is_constant(self, name: str) -> bool:
         """Return whether a name of the module has one value, or none here that is assigned."""
-        declared = (x for x in ast.walk(self._tree) if isinstance(x, ast.Global))
-        if any(name in x.names for x in declared):
+        declared = (node for node in ast.walk(self._tree) if isinstance(node, ast.Global))
+        if any(name in node.names for node in declared):
             return False
         own = list(_own_nodes(self._tree))
-        stored = [x for x in own if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
-        stores = [x for x in stored if x.id == name]
+        stored = [
+            own_node
+            for own_node in own
+            if isinstance(own_node, ast.Name) and isinstance(own_node.ctx, ast.Store)
+        ]
+        stores = [own_node for own_node in stored if own_node.id == name]
         if not stores:
             return name in _bound(self._tree) or hasattr(builtins, name)
-        loops = [x for x in own if isinstance(x, _LOOPS)]
-        return len(stores) == 1 and not any(stores[0] in ast.walk(x) for x in loops)
+        loops = [own_node for own_node in own if isinstance(own_node, _LOOPS)]
+        return len(stores) == 1 and not any(stores[0] in ast.walk(loop) for loop in loops)
 
     def _maker(self, statements: list[ast.stmt]) -> str | None:
         """Return the function of this file that makes all that takes time; None: there is none."""
@@ -240,7 +244,7 @@ class _Search:
             call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
         )
         functions = {x.name for x in self._tree.body if isinstance(x, ast.FunctionDef)}
-        plain = [x for x in statements[1:] if "load" in ast.dump(x)]
+        plain = [statement for statement in statements[1:] if "load" in ast.dump(statement)]
         return name if name in functions and not plain else None
 
 
@@ -255,7 +259,7 @@ def _bound(scope: _Scope) -> set[str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound.add(node.id)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            bound |= {x.asname or x.name.split(".")[0] for x in node.names}
+            bound |= {name.asname or name.name.split(".")[0] for name in node.names}
         elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             bound.add(node.name)
     return bound

@@ -22,7 +22,7 @@ def opened_once(program: Program, edit: OpenedOnceEdit) -> Changes | None:
     """Replace the call that opens a file at the line; None if it may be written to or closed."""
     if f"{_NAME} = " in program.code:
         return []
-    calls = [x for x in program.calls() if _opens(program, x)]
+    calls = [call for call in program.calls() if _opens(program, call)]
     call = program.only_call(calls, edit.line)
     function = program.innermost(program.of(cst.FunctionDef), edit.line)
     if call is None or function is None or _NAME in program.code:
@@ -35,8 +35,8 @@ def opened_once(program: Program, edit: OpenedOnceEdit) -> Changes | None:
     taken = _in_place(program, call, function, f"{_NAME}(os.getpid(), {path})")
     if taken is None:
         return None
-    options = [x for x in call.args[1:] if x.keyword is not None]
-    given = ", ".join(["path", *(source_of(x).rstrip(", ") for x in options)])
+    options = [arg for arg in call.args[1:] if arg.keyword is not None]
+    given = ", ".join(["path", *(source_of(option).rstrip(", ") for option in options)])
     opener = f"lambda process, path: {source_of(call.func)}({given})"
     code = f"{_NAME} = functools.lru_cache(maxsize={_MOST_OPEN})({opener})"
     statement = cst.parse_statement(code)
@@ -100,18 +100,22 @@ def _in_place(
 def _closes(function: cst.FunctionDef, name: str) -> bool:
     syntax = Syntax(function)
     managed = matchers.findall(function, matchers.WithItem(item=matchers.Name(name)))
-    closes = [x for x in syntax.calls("close", "__exit__") if source_of(x.func).startswith(name)]
+    closes = [
+        call for call in syntax.calls("close", "__exit__") if source_of(call.func).startswith(name)
+    ]
     yields = syntax.of(cst.Yield)
-    writes = [x for x in syntax.calls() if last_name(x.func) in ("write", "writestr", "put")]
+    writes = [
+        call for call in syntax.calls() if last_name(call.func) in ("write", "writestr", "put")
+    ]
     return bool(managed or closes or yields or writes) or _changes(syntax, name)
 
 
 def _changes(syntax: Syntax, name: str) -> bool:
     """Return True if what was loaded is changed in place: the next call would get it changed."""
-    changed: list[cst.CSTNode] = [x.target for x in syntax.of(cst.AugAssign)]
-    changed += [x for x in syntax.targets if not isinstance(x, cst.Name)]
-    changed += [x.func for x in syntax.calls() if _IN_PLACE.search(last_name(x.func))]
-    return any(re.match(rf"{name}\b", source_of(x)) for x in changed)
+    changed: list[cst.CSTNode] = [assignment.target for assignment in syntax.of(cst.AugAssign)]
+    changed += [target for target in syntax.targets if not isinstance(target, cst.Name)]
+    changed += [call.func for call in syntax.calls() if _IN_PLACE.search(last_name(call.func))]
+    return any(re.match(rf"{name}\b", source_of(node)) for node in changed)
 
 
 def _without(made: cst.CSTNode, line: str) -> list[cst.CSTNode]:

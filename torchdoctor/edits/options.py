@@ -89,9 +89,9 @@ def _serves_something_else(program: Program, option: str, keyword: str) -> bool:
     ]
     reads += matchers.findall(program.module, matchers.SubscriptElement(matchers.Index(text)))
     reads += [
-        x
-        for x in program.calls("getattr")
-        if any(matchers.matches(given.value, text) for given in x.args[1:2])
+        call
+        for call in program.calls("getattr")
+        if any(matchers.matches(given.value, text) for given in call.args[1:2])
     ]
     return any(not _is_for(program, read, keyword) for read in reads)
 
@@ -129,7 +129,7 @@ def _option(program: Program, value: cst.BaseExpression, new: str) -> cst.Call |
 
 def _declared(program: Program, name: str, new: str) -> cst.Call | None:
     """Return the one `add_argument` for `name` that takes a new value; None: none, or several."""
-    options = [x for x in program.calls("add_argument") if _dest(x) == name]
+    options = [call for call in program.calls("add_argument") if _dest(call) == name]
     return options[0] if len(options) == 1 and _takes(options[0], new) else None
 
 
@@ -140,7 +140,7 @@ def _takes(option: cst.Call, value: str) -> bool:
         return argument(option, "nargs") is None
     if not isinstance(choices, (cst.List, cst.Tuple, cst.Set)):
         return False
-    return value in [source_of(x.value) for x in choices.elements]
+    return value in [source_of(element.value) for element in choices.elements]
 
 
 def _names(call: cst.Call) -> list[str]:

@@ -51,12 +51,12 @@ def is_parsed(
     if isinstance(value, cst.Call):
         return _parses(value, "parse_args") or _returns_parsed(program, value.func, visited)
     bound = [
-        x
-        for x in _bindings(program, value)
+        binding
+        for binding in _bindings(program, value)
         # `args = None` has no option to read.
-        if getattr(_assigned(program, getattr(x, "node", None)), "value", "") != "None"
+        if getattr(_assigned(program, getattr(binding, "node", None)), "value", "") != "None"
     ]
-    return bool(bound) and all(_binds_parsed(program, x, visited) for x in bound)
+    return bool(bound) and all(_binds_parsed(program, binding, visited) for binding in bound)
 
 
 def _assigned(program: Program, node: cst.CSTNode | None) -> cst.BaseExpression | None:
@@ -90,7 +90,9 @@ def _returns_parsed(program: Program, func: cst.BaseExpression, visited: frozens
     function = _node(_bindings(program, func))
     if not isinstance(function, cst.FunctionDef) or function.decorators:
         return False
-    returned = [x.value for x in Syntax(function).of(cst.Return) if x.value is not None]
+    returned = [
+        returned.value for returned in Syntax(function).of(cst.Return) if returned.value is not None
+    ]
     return bool(returned) and all(is_parsed(program, x, visited) for x in returned)
 
 
@@ -128,8 +130,8 @@ def _parses(call: cst.Call, method: str) -> bool:
     """Return True for `parser.parse_args()`; a namespace that is given overrules the defaults."""
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != method:
         return False
-    words = [x for x in call.args if x.keyword is None or x.keyword.value == "args"]
-    return words == list(call.args) and len(words) <= 1 and not any(x.star for x in words)
+    words = [arg for arg in call.args if arg.keyword is None or arg.keyword.value == "args"]
+    return words == list(call.args) and len(words) <= 1 and not any(word.star for word in words)
 
 
 def set_elsewhere(program: Program, name: str) -> bool:
@@ -139,9 +141,9 @@ def set_elsewhere(program: Program, name: str) -> bool:
         if owner not in ("self", "cls") and last_name(target) == name:
             return True
     for call in program.calls("set_defaults"):
-        if any(x.star or (x.keyword and x.keyword.value == name) for x in call.args):
+        if any(arg.star or (arg.keyword and arg.keyword.value == name) for arg in call.args):
             return True
-    return _updated(program) or any(_sets(x, name) for x in program.calls("setattr"))
+    return _updated(program) or any(_sets(call, name) for call in program.calls("setattr"))
 
 
 def _sets(call: cst.Call, name: str) -> bool:
@@ -162,17 +164,21 @@ def _updated(program: Program) -> bool:
 
     for assign in program.of(cst.Assign):
         if is_dictionary(assign.value):
-            known |= {source_of(x.target) for x in assign.targets}
-    owners = [x.func.value for x in program.calls(*_UPDATES) if isinstance(x.func, cst.Attribute)]
-    owners += [x.value for x in program.targets if isinstance(x, cst.Subscript)]
-    owners += [x.target for x in program.of(cst.AugAssign)]
+            known |= {source_of(target.target) for target in assign.targets}
+    owners = [
+        call.func.value for call in program.calls(*_UPDATES) if isinstance(call.func, cst.Attribute)
+    ]
+    owners += [target.value for target in program.targets if isinstance(target, cst.Subscript)]
+    owners += [assignment.target for assignment in program.of(cst.AugAssign)]
     return any(is_dictionary(owner) for owner in owners)
 
 
 def is_computed(program: Program, value: cst.BaseExpression) -> bool:
     """Return True if a value depends on the program's variables, or on what is outside of it."""
     imported = program.imported
-    bound = {x.value for x in program.targets if isinstance(x, cst.Name)} - imported.keys()
+    bound = {
+        target.value for target in program.targets if isinstance(target, cst.Name)
+    } - imported.keys()
     bound |= {x.name.value for x in (*program.of(cst.Param), *program.scopes)}
     known = ({*dir(builtins)} - _OUTSIDE | {*keyword.kwlist}) - bound
     for name in _NAME.findall(_STRING.sub("", source_of(value))):
@@ -189,7 +195,10 @@ def is_computed(program: Program, value: cst.BaseExpression) -> bool:
 def constant_changed(program: Program, value: cst.Name, edit: KeywordEdit) -> Changes | None:
     """Change `WORKERS = 0`, or the argument if it serves more; None: its value is not sure."""
     # A file of settings may overrule every name, or something may read them all.
-    if any(last_name(x.func) != "vars" or not x.args for x in program.calls("vars", *_EVERY_NAME)):
+    if any(
+        last_name(call.func) != "vars" or not call.args
+        for call in program.calls("vars", *_EVERY_NAME)
+    ):
         return None
     bound = _bindings(program, value)
     node = _node(bound)
@@ -216,7 +225,7 @@ def _is_started(file: str, command: Sequence[str]) -> bool:
     for word in command:
         # `python -m package.train`
         written = word if word.endswith(".py") else f"{word.replace('.', '/')}.py"
-        parts = tuple(x for x in PurePath(written).parts if x != "..")
+        parts = tuple(part for part in PurePath(written).parts if part != "..")
         if parts and path.parts[-len(parts) :] == parts:
             return True
     return False

@@ -19,7 +19,7 @@ def before_loop(program: Program, edit: BeforeLoopEdit) -> Changes | None:
         return []
     if _sometimes(program, added, edit.name):
         return None
-    names = {x.value for x in program.of(cst.Name)}
+    names = {name.value for name in program.of(cst.Name)}
     if isinstance(added, cst.For) and source_of(added.target) in names:
         return None  # the added loop would overwrite it
     place = _wanted(program, edit)
@@ -113,7 +113,9 @@ def _sometimes(program: Program, added: cst.CSTNode, name: str) -> bool:
         return True
     if not Syntax(added).calls("compile"):
         return False
-    compiled = [source_of(x.args[0].value) for x in program.calls_by("torch.compile") if x.args]
+    compiled = [
+        source_of(call.args[0].value) for call in program.calls_by("torch.compile") if call.args
+    ]
     return name in compiled or bool(program.calls_by(f"{name}.compile"))
 
 
@@ -124,14 +126,14 @@ def _assigns(program: Program, loop: cst.For | cst.While, name: str) -> bool:
     if wanted & {source_of(target) for target in syntax.targets}:
         return True
     waiting = list(program.of(cst.FunctionDef))
-    names = {last_name(x.func) for x in syntax.calls()}
-    while reached := [x for x in waiting if x.name.value in names]:
+    names = {last_name(call.func) for call in syntax.calls()}
+    while reached := [function for function in waiting if function.name.value in names]:
         for function in reached:
             waiting.remove(function)
             inside = Syntax(function)
-            shared = {x.name.value for x in inside.of(cst.NameItem)}
+            shared = {node.name.value for node in inside.of(cst.NameItem)}
             made = {source_of(target) for target in inside.targets}
             if wanted & {x for x in made if "." in x or x in shared}:
                 return True
-            names |= {last_name(x.func) for x in inside.calls()}
+            names |= {last_name(call.func) for call in inside.calls()}
     return False

@@ -21,11 +21,11 @@ _TYPES = ("float", "double", "to", "type", "half", "bfloat16", "long", "int")
 
 def single_precision(program: Program, edit: SinglePrecisionEdit) -> Changes | None:
     """Make the calls of a name on a line give float32; None if there is none or it is not sure."""
-    on_line = [x for x in program.calls() if program.covers(x, edit.line)]
-    calls = [x for x in on_line if last_name(x.func) == edit.callee]
-    chosen = [x for x in calls if program.line(x) == edit.line] or calls
+    on_line = [call for call in program.calls() if program.covers(call, edit.line)]
+    calls = [call for call in on_line if last_name(call.func) == edit.callee]
+    chosen = [call for call in calls if program.line(call) == edit.line] or calls
     if not chosen:
-        done = edit.callee in _METHODS and any(last_name(x.func) == "float" for x in on_line)
+        done = edit.callee in _METHODS and any(last_name(call.func) == "float" for call in on_line)
         return [] if done else None
     changes: Changes = []
     for call in chosen:
@@ -63,7 +63,7 @@ def _single(program: Program, call: cst.Call, callee: str) -> Changes | None:
 
 def cast_batch(program: Program, edit: BatchCastEdit) -> Changes | None:
     """Cast the parts of a batch to float32 before anything else in the loop's body."""
-    loops = [x for x in program.of(cst.For) if program.line(x) == edit.line]
+    loops = [loop for loop in program.of(cst.For) if program.line(loop) == edit.line]
     if len(loops) != 1 or not isinstance(loops[0].body, cst.IndentedBlock):
         return None
     block = loops[0].body

@@ -49,13 +49,15 @@ def _moved(program: Program, block: Block, number: int) -> Changes | None:
     """Move an assignment into the one `if` below it, of the same block, that reads its name."""
     statement = cst.ensure_type(block.body[number], cst.SimpleStatementLine)
     assign = cst.ensure_type(statement.body[0], cst.Assign)
-    names = [x.target.value for x in assign.targets if isinstance(x.target, cst.Name)]
+    names = [
+        target.target.value for target in assign.targets if isinstance(target.target, cst.Name)
+    ]
     if len(names) != 1 or len(assign.targets) != 1 or not isinstance(block, cst.IndentedBlock):
         return None
     name = names[0]
     scope = _function(program, block)
     readers = [x for x in Syntax(scope).of(cst.Name) if x.value == name]
-    readers = [x for x in readers if x is not assign.targets[0].target]
+    readers = [reader for reader in readers if reader is not assign.targets[0].target]
     places = [n for n, x in enumerate(block.body) if set(Syntax(x).of(cst.Name)) & set(readers)]
     if len(places) != 1 or places[0] < number:
         return None
@@ -63,7 +65,7 @@ def _moved(program: Program, block: Block, number: int) -> Changes | None:
     if not isinstance(reader, cst.If) or not isinstance(reader.body, cst.IndentedBlock):
         return None
     inside = Syntax(reader.body).of(cst.Name)
-    if reader.orelse is not None or any(x not in inside for x in readers):
+    if reader.orelse is not None or any(reader not in inside for reader in readers):
         return None
     if _differs_by_rank(program, reader.test):
         return None  # what is called there may need every rank
@@ -87,7 +89,7 @@ def _function(program: Program, block: Block) -> cst.CSTNode:
 
 
 def _names(node: cst.CSTNode) -> list[str]:
-    return [x.value for x in Syntax(node).of(cst.Name)]
+    return [name.value for name in Syntax(node).of(cst.Name)]
 
 
 def _changed(statements: Sequence[cst.CSTNode]) -> set[str]:
@@ -139,6 +141,6 @@ def _counter(loop: cst.For | cst.While) -> str | None:
         adds = isinstance(part.operator, cst.AddAssign) and source_of(part.value) == "1"
         if adds and isinstance(part.target, cst.Name):
             name = part.target.value
-            here = [x for x in Syntax(loop.body).targets if source_of(x) == name]
+            here = [target for target in Syntax(loop.body).targets if source_of(target) == name]
             return name if len(here) == 1 else None
     return None

@@ -39,8 +39,10 @@ def method_of_class(file: str, cls: str, method: str) -> int | None:
 
 def attributes_set(file: str) -> set[str]:
     """Return the names of the attributes that a file assigns to other objects than `self`."""
-    targets = (x for x in _nodes(file) if isinstance(getattr(x, "ctx", None), ast.Store))
-    own = (x for target in targets for x in ast.walk(target) if isinstance(x, ast.Attribute))
+    targets = (node for node in _nodes(file) if isinstance(getattr(node, "ctx", None), ast.Store))
+    own = (
+        node for target in targets for node in ast.walk(target) if isinstance(node, ast.Attribute)
+    )
     return {x.attr for x in own if ast.unparse(x.value) != "self"}
 
 

@@ -41,7 +41,7 @@ def rewritten(program: Program, changes: Iterable[Change]) -> str:
         SyntaxError: the result is no program.
     """
     distinct = list(dict.fromkeys(changes))
-    texts = [x for x in distinct if isinstance(x, TextChange)]
+    texts = [change for change in distinct if isinstance(change, TextChange)]
     texts += _of_arguments(program, distinct)
     plans = _plans(distinct)
     code = _with_texts(program.code, texts) if texts else program.code
@@ -78,14 +78,18 @@ def _usual(argument: tuple[str, str]) -> tuple[int, str]:
 
 def _with_texts(code: str, changes: Sequence[TextChange]) -> str:
     _refuse_overlaps(changes)
-    arounds = [x for x in changes if isinstance(x, Around)]
+    arounds = [change for change in changes if isinstance(change, Around)]
     outer_first = sorted(arounds, key=_outermost)
     # Offset, kind, order among those of the kind at the offset, up to where it replaces, text.
     pieces: list[tuple[int, int, int, int, str]] = []
     for rank, change in enumerate(outer_first):
         pieces.append((change.start, _BEFORE, rank, change.start, change.before))
         pieces.append((change.end, _BEHIND, -rank, change.end, change.behind))
-    pieces += [(x.start, _IN_PLACE, 0, x.end, x.text) for x in changes if isinstance(x, Replaced)]
+    pieces += [
+        (change.start, _IN_PLACE, 0, change.end, change.text)
+        for change in changes
+        if isinstance(change, Replaced)
+    ]
     written = []
     done = 0
     for start, _, _, end, text in sorted(pieces):
@@ -100,8 +104,10 @@ def _outermost(change: Around) -> tuple[int, bool, str, str]:
 
 
 def _refuse_overlaps(changes: Sequence[TextChange]) -> None:
-    replaced = sorted({(x.start, x.end) for x in changes if isinstance(x, Replaced)})
-    if len(replaced) < sum(isinstance(x, Replaced) for x in changes):
+    replaced = sorted(
+        {(change.start, change.end) for change in changes if isinstance(change, Replaced)}
+    )
+    if len(replaced) < sum(isinstance(change, Replaced) for change in changes):
         raise ConflictError("two texts for one place")
     for (_, end), (start, _) in pairwise(replaced):
         if start < end:
@@ -131,7 +137,9 @@ class _Plan:
             statements[0] = statements[0].with_changes(body=[cst.Pass()])
             removed.remove(0)
         self.removed = removed
-        outer_first = sorted(self.wrapped, key=lambda x: (x.first, -x.end, x.context))
+        outer_first = sorted(
+            self.wrapped, key=lambda wrapped: (wrapped.first, -wrapped.end, wrapped.context)
+        )
         for outer, inner in pairwise(outer_first):
             if outer.first < inner.first < outer.end < inner.end:
                 raise ConflictError("two `with` statements overlap")
@@ -149,7 +157,7 @@ class _Plan:
             written += _in_block(self.before[number], written, body[number])
             if waiting and waiting[0].first == number:
                 outer = waiting.pop(0)
-                within = [x for x in waiting if x.first < outer.end]
+                within = [wrap for wrap in waiting if wrap.first < outer.end]
                 waiting = waiting[len(within) :]
                 # What is inserted before the first one stays outside.
                 before, self.before[number] = self.before[number], []
@@ -227,7 +235,9 @@ def _in_block(
     """Return statements to stand above one, set apart as that is from what stands above it."""
     made = [change.statement for change in _sorted(inserted)]
     # Comments above the statement stay with it.
-    spaced = isinstance(below, LED) and any(x.comment is None for x in below.leading_lines)
+    spaced = isinstance(below, LED) and any(
+        leading_line.comment is None for leading_line in below.leading_lines
+    )
     if made and spaced and written and not isinstance(written[-1], cst.SimpleStatementLine):
         made[0] = made[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     return made

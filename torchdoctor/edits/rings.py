@@ -14,8 +14,10 @@ _SAMPLE = "random.sample"
 
 def with_ring(program: Program, edit: RingEdit) -> Changes | None:
     """Change all uses of the deque, a field of the program's own; None if one is not known."""
-    fields = {x for x in program.of(cst.Attribute) if program.covers(x, edit.line)}
-    names = {x.attr.value for x in fields if source_of(x.value) == "self"}
+    fields = {
+        attribute for attribute in program.of(cst.Attribute) if program.covers(attribute, edit.line)
+    }
+    names = {field.attr.value for field in fields if source_of(field.value) == "self"}
     deques = {name: _made(program, name) for name in names}
     fitting = [(name, made) for name, made in deques.items() if made is not None]
     if not fitting and re.search(r"self\.\w+_oldest = 0\b", program.code):
@@ -51,7 +53,7 @@ def _made(program: Program, name: str) -> tuple[cst.Assign, cst.Call] | None:
     """Return the one statement of an `__init__` that makes a field a deque, and its call."""
     assigns = []
     for assign in program.of(cst.Assign):
-        targets = [source_of(x.target) for x in assign.targets]
+        targets = [source_of(target.target) for target in assign.targets]
         if f"self.{name}" in targets:
             assigns.append(assign)
     if len(assigns) != 1 or len(assigns[0].targets) != 1:
@@ -63,7 +65,7 @@ def _made(program: Program, name: str) -> tuple[cst.Assign, cst.Call] | None:
     line = program.parents[assign]
     around = list(program.around(assign))
     first = next((x for x in around if isinstance(x, cst.FunctionDef)), None)
-    if first is None or first.name.value != "__init__" or any(x.star for x in value.args):
+    if first is None or first.name.value != "__init__" or any(arg.star for arg in value.args):
         return None
     alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
     return (assign, value) if alone else None

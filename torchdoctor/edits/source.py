@@ -84,8 +84,8 @@ class EditedProgram:
             return None
 
     def _changes(self, wanted: Sequence[edits.Edit]) -> Changes | None:
-        arguments = [x for x in wanted if type(x) in _ARGUMENTS]
-        alone = [x for x in wanted if type(x) not in _ARGUMENTS or not _depends(x)]
+        arguments = [edit for edit in wanted if type(edit) in _ARGUMENTS]
+        alone = [edit for edit in wanted if type(edit) not in _ARGUMENTS or not _depends(edit)]
         changes: Changes = []
         for edit in alone:
             own = self._changes_alone(edit)

@@ -29,8 +29,10 @@ def with_statement(program: Program, edit: StatementEdit) -> Changes | None:
     body = list(program.module.body)
     setting = _setting(program, added)
     wanted = {setting, *NAMES["synonyms"].get(setting, ())} - {""}
-    own: list[cst.CSTNode] = [x for x in program.targets if program.full_name(x) in wanted]
-    own += [x for x in program.calls() if program.full_name(x.func) in wanted]
+    own: list[cst.CSTNode] = [
+        target for target in program.targets if program.full_name(target) in wanted
+    ]
+    own += [call for call in program.calls() if program.full_name(call.func) in wanted]
     if len(own) < 2 and any(same_statement(line, added) for line in body):
         return []
     made = re.match(r"\w+ = ", edit.statement)  # otherwise the owner of what is set comes first

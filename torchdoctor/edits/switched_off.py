@@ -20,12 +20,12 @@ def switched_off(file: str, name: str) -> list[SwitchedOff]:
     tree = parsed_file(file)
     lines = []
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Call) and any(_is_off(x, name) for x in node.keywords):
+        if isinstance(node, ast.Call) and any(_is_off(keyword, name) for keyword in node.keywords):
             callee = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
             lines.append(SwitchedOff(file=file, line=node.lineno, callee=callee))
         elif isinstance(node, ast.Assign) and _is_false(node.value):
-            targets = [x for x in node.targets if isinstance(x, ast.Attribute)]
-            if any(x.attr == name for x in targets):
+            targets = [target for target in node.targets if isinstance(target, ast.Attribute)]
+            if any(target.attr == name for target in targets):
                 lines.append(SwitchedOff(file=file, line=node.lineno, callee=None))
     return lines
 

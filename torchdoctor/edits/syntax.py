@@ -44,21 +44,21 @@ class Syntax(cst.CSTVisitor):
 
     def calls(self, *names: str) -> list[cst.Call]:
         """Return the calls of functions or methods with one of these names; without names all."""
-        return [x for x in self.of(cst.Call) if not names or last_name(x.func) in names]
+        return [call for call in self.of(cst.Call) if not names or last_name(call.func) in names]
 
     def calls_by(self, expression: str) -> list[cst.Call]:
         """Return the calls of an expression: `model`, `self.net`."""
-        return [x for x in self.of(cst.Call) if source_of(x.func) == expression]
+        return [call for call in self.of(cst.Call) if source_of(call.func) == expression]
 
     @cached_property
     def scopes(self) -> list[cst.FunctionDef | cst.ClassDef]:
         """Return functions and classes."""
-        return [x for x in self._nodes if isinstance(x, (cst.FunctionDef, cst.ClassDef))]
+        return [node for node in self._nodes if isinstance(node, (cst.FunctionDef, cst.ClassDef))]
 
     @cached_property
     def blocks(self) -> list[Block]:
         """Return the blocks of statements, the outer before the inner."""
-        return [x for x in self._nodes if isinstance(x, (cst.Module, cst.IndentedBlock))]
+        return [node for node in self._nodes if isinstance(node, (cst.Module, cst.IndentedBlock))]
 
     @cached_property
     def targets(self) -> list[cst.BaseExpression]:
@@ -234,7 +234,7 @@ def argument_number(call: cst.Call, name: str, position: int | None = None) -> i
         if argument.keyword is not None:
             if argument.keyword.value == name:
                 return number
-        elif number == position and not any(x.star for x in call.args[: number + 1]):
+        elif number == position and not any(arg.star for arg in call.args[: number + 1]):
             return number
     return None
 

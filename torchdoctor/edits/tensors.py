@@ -202,19 +202,23 @@ def _learned_from(scope: cst.Module | cst.FunctionDef, name: str) -> bool:
     """Return True if a backward pass goes through a name, or what is computed from it."""
     syntax = Syntax(scope)
     # What each name is made of, as source.
-    assigned = [(t.target, x.value) for x in syntax.of(cst.Assign) for t in x.targets]
-    assigned += [(x.target, x.value) for x in syntax.of(cst.AugAssign)]
+    assigned = [
+        (t.target, assignment.value)
+        for assignment in syntax.of(cst.Assign)
+        for t in assignment.targets
+    ]
+    assigned += [(assignment.target, assignment.value) for assignment in syntax.of(cst.AugAssign)]
     made_of = [(_mention(source_of(name)), source_of(value)) for name, value in assigned]
     for function in syntax.of(cst.FunctionDef) if isinstance(scope, cst.Module) else ():
         mention = rf"(?<!\w){function.name.value}(?!\w)"
-        made_of += [(mention, source_of(x)) for x in Syntax(function).of(cst.Return)]
+        made_of += [(mention, source_of(returned)) for returned in Syntax(function).of(cst.Return)]
     known = {_mention(name)}
     size = 0
     while len(known) > size:
         size = len(known)
         mentions = re.compile("|".join(known))
         known |= {mention for mention, code in made_of if mentions.search(code)}
-    return any(mentions.search(source_of(x)) for x in syntax.calls(*_BACKWARD))
+    return any(mentions.search(source_of(call)) for call in syntax.calls(*_BACKWARD))
 
 
 def _mention(name: str) -> str:

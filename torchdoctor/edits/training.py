@@ -59,7 +59,9 @@ def _meeting(training_pass: TrainingPass) -> tuple[Location, str, int] | None:
         if forward.line != backward.line:
             names = called[: len(called) - depth]
             # A comprehension has a frame of its own, and what it calls stands on the same line.
-            name = next((x for x in reversed(names) if x is None or not x.startswith("<")), None)
+            name = next(
+                (name for name in reversed(names) if name is None or not name.startswith("<")), None
+            )
             return (forward, name, backward.line) if name is not None else None
     return None
 

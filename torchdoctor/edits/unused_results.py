@@ -94,7 +94,7 @@ def holds_collectives(files: list[str], function: str) -> bool:
     open_names = [function]
     while open_names:
         for body in defined.get(open_names.pop(), ()):
-            called = {_name(x.func) for x in ast.walk(body) if isinstance(x, ast.Call)}
+            called = {_name(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
             if not called.isdisjoint(_COLLECTIVES):
                 return True
             further = [x for x in called if x in defined and x not in visited]
@@ -106,7 +106,9 @@ def holds_collectives(files: list[str], function: str) -> bool:
 def has_call(file: str, function: str) -> bool:
     """Return True if a file calls a function of this name."""
     tree = parsed_file(file)
-    calls = (x for x in ast.walk(tree) if isinstance(x, ast.Call)) if tree is not None else ()
+    calls = (
+        (node for node in ast.walk(tree) if isinstance(node, ast.Call)) if tree is not None else ()
+    )
     return any(_name(call.func) == function for call in calls)
 
 
@@ -171,7 +173,11 @@ def _is_reported(scope: ast.AST, statement: ast.stmt, call: ast.Call) -> bool:
 
 
 def _reads(statement: ast.stmt, names: list[str]) -> bool:
-    heads = [x for x in ast.iter_child_nodes(statement) if not isinstance(x, ast.stmt)]
+    heads = [
+        iter_child_node
+        for iter_child_node in ast.iter_child_nodes(statement)
+        if not isinstance(iter_child_node, ast.stmt)
+    ]
     return any(
         isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
         for head in heads

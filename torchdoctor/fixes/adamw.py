@@ -28,19 +28,23 @@ from torchdoctor.schema.specs import Example, FixSpec, Settings, TrainingAdvice,
 def refuses(recording: Recording) -> str | None:
     if not _adams(recording):
         return "The program does not use Adam."
-    if not any(x.weight_decay for x in _adams(recording)):
+    if not any(adam.weight_decay for adam in _adams(recording)):
         return "Adam has no weight decay, and is the same as AdamW without one."
     return None
 
 
 def _adams(recording: Recording) -> list[OptimizerFacts]:
     """Return the Adam optimizers, those with a weight decay first."""
-    adams = [x for x in recording.main.optimizers if x.cls.rpartition(".")[2] == "Adam"]
-    return sorted(adams, key=lambda x: not x.weight_decay)
+    adams = [
+        optimizer
+        for optimizer in recording.main.optimizers
+        if optimizer.cls.rpartition(".")[2] == "Adam"
+    ]
+    return sorted(adams, key=lambda adam: not adam.weight_decay)
 
 
 def untriable(recording: Recording) -> str | None:
-    if any(x.inside_backwards for x in recording.main.optimizers):
+    if any(optimizer.inside_backwards for optimizer in recording.main.optimizers):
         return "The backward passes run inside step(closure), where the decay cannot be moved."
     return None
 

@@ -149,7 +149,7 @@ def _equal(copy: Any, table: Any, pandas: Any) -> bool:
 def _same_kind(copy: Any, column: Any) -> bool:
     """Return False if assert_frame_equal overlooks a difference: None for NaN, True for 1."""
     flags = [getattr(x.values, "flags", None) for x in (copy, column)]
-    if len({getattr(x, "writeable", None) for x in flags}) > 1:
+    if len({getattr(flag, "writeable", None) for flag in flags}) > 1:
         return False
     if str(column.dtype) != "object":
         return True

@@ -93,9 +93,11 @@ FIX = FixSpec(
     location=_COPIES.location,
     instruction=_COPIES.instruction,
     edits=lambda _, recording: [
-        AsTensorEdit(file=x.location.file, line=x.location.line, joined=x.kind == "arrays-copy")
-        for x in _COPIES.calls(recording)
-        if x.sure
+        AsTensorEdit(
+            file=call.location.file, line=call.location.line, joined=call.kind == "arrays-copy"
+        )
+        for call in _COPIES.calls(recording)
+        if call.sure
     ],
     example=Example(
         code="""

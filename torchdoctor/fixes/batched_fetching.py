@@ -52,10 +52,14 @@ def location(recording: Recording) -> Location | None:
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
     line = location(recording)
-    made = [x for x in recording.main.loaders if line is not None and x.location == line]
+    made = [
+        loader for loader in recording.main.loaders if line is not None and loader.location == line
+    ]
     if line is None or line.through is not None:
         return []
-    if any(x.dataset_cls != _PLAIN or x.batch_size != made[0].batch_size for x in made):
+    if any(
+        loader.dataset_cls != _PLAIN or loader.batch_size != made[0].batch_size for loader in made
+    ):
         return []  # the line makes another loader besides
     return [BatchSamplerEdit(file=line.file, line=line.line)]
 

@@ -103,7 +103,11 @@ def _cancelled(torch: Any, module: Any, output: Any) -> list[tuple[Any, set[Any]
         return source and owners.get(id(source.variable))
 
     leaves = torch.utils._pytree.tree_leaves(output)
-    pending = [x.grad_fn for x in leaves if isinstance(x, torch.Tensor) and x.grad_fn is not None]
+    pending = [
+        leaf.grad_fn
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None
+    ]
     users = {node: {None} for node in pending}  # None: the program itself
     sources: dict[Any, set[Any]] = {}  # by norm
     walked = set()
@@ -121,7 +125,9 @@ def _cancelled(torch: Any, module: Any, output: Any) -> list[tuple[Any, set[Any]
     fed: dict[Any, set[Any]] = {}  # by convolution
     for node, its_users in users.items():
         if convolution := owner(node, "Convolution", 2):
-            fed.setdefault(convolution, set()).update(owner(x, "BatchNorm", 1) for x in its_users)
+            fed.setdefault(convolution, set()).update(
+                owner(its_user, "BatchNorm", 1) for its_user in its_users
+            )
     return [
         (convolution, norms)
         for convolution, norms in fed.items()

@@ -47,7 +47,9 @@ def settings(recording: Recording) -> list[Settings]:
     """Return the free cores, all, those that workers leave, half, one; without today's number."""
     cores = _cores(recording)
     today = recording.main.flags.num_threads
-    workers = max((x.num_workers for x in training_loaders(recording)), default=0)
+    workers = max(
+        (training_loader.num_workers for training_loader in training_loaders(recording)), default=0
+    )
     free = round(cores - (much_load(recording.sensors.other_load_cpus, cores) or 0))
     numbers = [max(free, 1), cores, max(cores - workers, 1), max(cores // 2, 1), 1]
     return [{"num_threads": n} for n in dict.fromkeys(numbers) if n != today]

@@ -89,7 +89,10 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         "gradcheck": [(torch.autograd, name, skipped) for name in ("gradcheck", "gradgradcheck")],
         "profiler": [
             *((torch.profiler.profile, name, profile) for name in ("start", "stop", "step")),
-            *((getattr(torch.autograd.profiler, x), "__enter__", enter) for x in _CONTEXTS),
+            *(
+                (getattr(torch.autograd.profiler, context), "__enter__", enter)
+                for context in _CONTEXTS
+            ),
         ],
     }
     program.set_reason("Nothing of it was turned on.")

@@ -92,7 +92,7 @@ def _needed_bytes(loader: LoaderFacts) -> float | None:
     parts = [_SHAPE.match(part) for part in loader.batch_shapes[0].split(", ")]
     if None in parts:
         return None
-    sizes = [(map(int, x[1].split("x")), int(x[3] or 8)) for x in parts if x]
+    sizes = [(map(int, part[1].split("x")), int(part[3] or 8)) for part in parts if part]
     batch = sum(math.prod(shape) * max(bits // 8, 1) for shape, bits in sizes)
     return batch / loader.batch_size * loader.dataset_length
 

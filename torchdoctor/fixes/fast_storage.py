@@ -61,7 +61,10 @@ def refuses(recording: Recording) -> str | None:
         return f"{opened}: copy the folder yourself and name the copy."
     if settings(recording):
         return None
-    places = [f"{x.place} ({x.kind}, {x.free_bytes / 1e9:.1f} GB free)" for x in storage.places]
+    places = [
+        f"{place.place} ({place.kind}, {place.free_bytes / 1e9:.1f} GB free)"
+        for place in storage.places
+    ]
     room = f"room for {likely_bytes(recording, mount) / 1e9:.2f} GB in half of it"
     return f"No faster place with {room}: {', '.join(places) or 'none'}."
 

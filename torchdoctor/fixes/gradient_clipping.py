@@ -45,8 +45,8 @@ def refuses(recording: Recording) -> str | None:
 
 def _usual(norms: list[float]) -> list[float]:
     """Return the finite norms that are no spikes, ascending."""
-    finite = sorted(x for x in norms if x < math.inf)
-    return [x for x in finite if x <= _SPIKE * finite[len(finite) // 2]]
+    finite = sorted(norm for norm in norms if norm < math.inf)
+    return [norm for norm in finite if norm <= _SPIKE * finite[len(finite) // 2]]
 
 
 def instruction(settings: Settings, recording: Recording) -> str:

@@ -200,7 +200,9 @@ class _Kept:
 
     def is_same(self, kept: Any, other: Any) -> bool:
         ours, theirs = self.inner(kept), self.inner(other)
-        modes = [[(type(x), x.training) for x in m.modules()] for m in (ours, theirs)]
+        modes = [
+            [(type(module), module.training) for module in m.modules()] for m in (ours, theirs)
+        ]
         if type(kept) is not type(other) or modes[0] != modes[1]:
             return False
         before = self.tensors(kept)
@@ -269,7 +271,7 @@ def _code_with(code: Any, settings: Settings) -> Any:
         each = waiting.pop()
         if (each.co_name, each.co_firstlineno) == (code.co_name, code.co_firstlineno):
             return each if each.co_freevars == code.co_freevars else None
-        waiting += [x for x in each.co_consts if isinstance(x, type(code))]
+        waiting += [co_const for co_const in each.co_consts if isinstance(co_const, type(code))]
     return None
 
 

@@ -52,7 +52,7 @@ _LINES = SampledLines(
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    lines = dict.fromkeys((x.location.file, x.location.line) for x in _rows(recording))
+    lines = dict.fromkeys((row.location.file, row.location.line) for row in _rows(recording))
     return [OpenedOnceEdit(file=file, line=line) for file, line in lines]
 
 

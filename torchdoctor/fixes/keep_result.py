@@ -68,9 +68,9 @@ def settings(recording: Recording) -> list[Settings]:
 def instruction(settings: Settings, recording: Recording) -> str:
     where = next(
         (
-            place(recording, x.location)
-            for x in _calls(recording)
-            if x.function == settings["function"]
+            place(recording, call.location)
+            for call in _calls(recording)
+            if call.function == settings["function"]
         ),
         None,
     )
@@ -78,7 +78,7 @@ def instruction(settings: Settings, recording: Recording) -> str:
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    lines = [x.location for x in _calls(recording) if x.function == settings["function"]]
+    lines = [call.location for call in _calls(recording) if call.function == settings["function"]]
     return [
         KeptResultEdit(file=at.file, line=at.line, function=settings["function"], kept=_MOST_KEPT)
         for at in lines[:1]
@@ -159,7 +159,7 @@ class _Kept:
     def note(self, args: Any, kwargs: Any) -> Any:
         """Return arguments that can be compared later, and the versions of their tensors."""
         leaves = [x.copy() if self.program.is_array(x) else x for x in [*args, *kwargs.items()]]
-        return leaves, [self.version(x) for x in leaves]
+        return leaves, [self.version(leaf) for leaf in leaves]
 
     def version(self, value: Any) -> Any:
         if isinstance(value, tuple):
@@ -167,7 +167,7 @@ class _Kept:
         return value._version if isinstance(value, self.torch.Tensor) else 0
 
     def versions(self, value: Any) -> list[int]:
-        return [self.version(x) for x in self.leaves(value)]
+        return [self.version(leaf) for leaf in self.leaves(value)]
 
     def leaves(self, value: Any) -> list[Any]:
         return list(self.torch.utils._pytree.tree_leaves(value))
@@ -175,10 +175,10 @@ class _Kept:
     def keep(self, entry: _Entry | None, noted: Any, result: Any) -> None:
         """Keep a result, or compare it with what would have been answered."""
         leaves = self.leaves(result)
-        tensors = [x for x in leaves if isinstance(x, self.torch.Tensor)]
-        if any(x.requires_grad for x in tensors):
+        tensors = [leaf for leaf in leaves if isinstance(leaf, self.torch.Tensor)]
+        if any(tensor.requires_grad for tensor in tensors):
             self.program.refuse("Its result carries gradients.")
-        if all(x is None for x in leaves):
+        if all(leaf is None for leaf in leaves):
             self.program.refuse("It returns nothing that could be kept.")
         if entry is not None:
             known = self.leaves(entry.result)

@@ -31,16 +31,18 @@ from torchdoctor.schema.specs import FixSpec, Settings, TrainingAdvice, process
 
 
 def _stepped(recording: Recording) -> list[OptimizerFacts]:
-    return [x for x in recording.main.optimizers if x.steps]
+    return [optimizer for optimizer in recording.main.optimizers if optimizer.steps]
 
 
 def refuses(recording: Recording) -> str | None:
     optimizers = _stepped(recording)
-    if not optimizers or any(x.lr is None or x.first_lr is None for x in optimizers):
+    if not optimizers or any(
+        optimizer.lr is None or optimizer.first_lr is None for optimizer in optimizers
+    ):
         return "The learning rate is not known: no torch optimizer stepped."
     if recording.main.flags.schedulers:
         return "The program makes a learning-rate scheduler."
-    if any(x.lr != x.first_lr for x in optimizers):
+    if any(optimizer.lr != optimizer.first_lr for optimizer in optimizers):
         return "The program changes the learning rate by itself."
     return None
 

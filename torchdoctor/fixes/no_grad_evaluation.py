@@ -56,7 +56,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     def tensors(value: Any) -> list[Any]:
         leaves = torch.utils._pytree.tree_leaves(value)
-        return [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
     def look_at_inputs(module: Any, args: Any, kwargs: Any) -> Any:
         nonlocal needs_gradient

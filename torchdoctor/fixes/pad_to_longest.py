@@ -67,10 +67,6 @@ def touches(recording: Recording) -> Touches:
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     compared: dict[int, int] = {}
 
-    def padding_of(module: Any) -> int:
-        embeddings = (x for x in module.modules() if isinstance(x, torch.nn.Embedding))
-        return next((x.padding_idx for x in embeddings if x.padding_idx is not None), 0)
-
     def is_tokens(value: Any) -> bool:
         plain = isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32)
         return plain and value.dim() == 2 and value.numel() > 0
@@ -79,7 +75,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         tokens = next((x for x in (*args, *kwargs.values()) if is_tokens(x)), None)
         if tokens is None:
             return None
-        used = (tokens != padding_of(module)).any(0).nonzero()
+        used = (tokens != _padding_of(torch, module)).any(0).nonzero()
         length = int(used[-1]) + 1 if len(used) else 1
         if length == tokens.shape[1]:
             return None
@@ -123,6 +119,14 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     program.set_reason("No batch of tokens ended with padding in all of its rows.")
     program.at("arguments", change)
+
+
+def _padding_of(torch: Any, module: Any) -> int:
+    """Return the token that a model's embedding takes for padding; 0 where it says none."""
+    for part in module.modules():
+        if isinstance(part, torch.nn.Embedding) and part.padding_idx is not None:
+            return int(part.padding_idx)
+    return 0
 
 
 def _not_comparable(module: Any) -> str | None:

@@ -50,7 +50,7 @@ _LINES = SampledLines(
 
 def settings(recording: Recording) -> list[Settings]:
     rows = _rows(recording)
-    return [{"file": rows[0].location.file, "lines": sorted({x.location.line for x in rows})}]
+    return [{"file": rows[0].location.file, "lines": sorted({row.location.line for row in rows})}]
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
@@ -82,7 +82,7 @@ class _Watched:
         leaves = self.torch.utils._pytree.tree_leaves(value)
         plain = (int, float, str, bytes, bool, type(None))
         tensors = [leaf for leaf in leaves if isinstance(leaf, self.torch.Tensor)]
-        if not tensors or any(not isinstance(x, (self.torch.Tensor, *plain)) for x in leaves):
+        if not tensors or any(not isinstance(leaf, (self.torch.Tensor, *plain)) for leaf in leaves):
             self.program.refuse("It copies other objects than tensors: only the source tells more.")
         return tensors
 

@@ -41,8 +41,10 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[Settings]:
     """Return the lines that add to a sum: those alone can be changed at run time."""
-    graphs = [x for x in recording.main.kept_graphs if x.kind == "sum"]
-    places = [[x.location.file, x.location.line] for x in graphs if x.location is not None]
+    graphs = [kept_graph for kept_graph in recording.main.kept_graphs if kept_graph.kind == "sum"]
+    places = [
+        [graph.location.file, graph.location.line] for graph in graphs if graph.location is not None
+    ]
     return [{"lines": places}] if places else []
 
 
@@ -95,7 +97,8 @@ FIX = FixSpec(
     by_hand=lambda recording: not settings(recording),
     apply=apply,
     location=lambda recording: next(
-        (x.location for x in recording.main.kept_graphs if x.location), None
+        (kept_graph.location for kept_graph in recording.main.kept_graphs if kept_graph.location),
+        None,
     ),
     instruction=instruction,
     edits=lambda _, recording: [

@@ -53,8 +53,14 @@ _MOVED = Lines(
 
 def settings(recording: Recording) -> list[Settings]:
     sure = [call for call in _MOVED.calls(recording) if call.sure]
-    made = [[x.location.file, x.location.line, x.name] for x in sure if x.kind == "made-then-moved"]
-    moved = [[x.location.file, x.location.line] for x in sure if x.kind == "moved-again"]
+    made = [
+        [call.location.file, call.location.line, call.name]
+        for call in sure
+        if call.kind == "made-then-moved"
+    ]
+    moved = [
+        [call.location.file, call.location.line] for call in sure if call.kind == "moved-again"
+    ]
     return [{"made": made, "moved": moved}] if sure else []
 
 
@@ -116,7 +122,10 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     calls = [call for call in _MOVED.calls(recording) if call.sure]
     if any(call.kind == "moved-again" for call in calls):
         return []  # half of what was measured is no patch for it
-    return [OnDeviceEdit(file=x.location.file, line=x.location.line, maker=x.name) for x in calls]
+    return [
+        OnDeviceEdit(file=call.location.file, line=call.location.line, maker=call.name)
+        for call in calls
+    ]
 
 
 def touches(recording: Recording) -> Touches:

@@ -87,7 +87,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def suits(trace: TraceStatistics) -> bool:
-    names = " ".join(x.name for x in trace.operators)
+    names = " ".join(operator.name for operator in trace.operators)
     compiled = "triton" in names.lower() or "CompiledFunction" in names
     # An engine compiles its model by itself.
     return not (compiled or trace.compilation or trace.has_engine)
@@ -190,7 +190,7 @@ def _prepare_once() -> None:
         # It would compile a test for each kind, 2 s, and take the first that builds.
         if config.cpp.simdlen is None and "ATEN_CPU_CAPABILITY" not in os.environ:
             kinds, has = cpu_vec_isa.supported_vec_isa_list, {*cpu_vec_isa.x86_isa_checker()}
-            kinds[:] = [next(x for x in kinds if {*str(x).split()} <= has and x)]
+            kinds[:] = [next(kind for kind in kinds if {*str(kind).split()} <= has and kind)]
         # Begun now, it is made while the model is traced.
         threading.Thread(target=_make_header, args=(codecache,), daemon=True).start()
     except (ImportError, AttributeError, StopIteration):

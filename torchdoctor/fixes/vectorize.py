@@ -53,10 +53,10 @@ def refuses(recording: Recording) -> str | None:
 
 def instruction(settings: Settings, recording: Recording) -> str:
     lines = [
-        f"{place(recording, x.location, 'the loop')}  {x.rows[0].text}\n"
-        f"# {x.share:.0%} of the step. "
+        f"{place(recording, inner_loop.location, 'the loop')}  {inner_loop.rows[0].text}\n"
+        f"# {inner_loop.share:.0%} of the step. "
         "Use one operator over all pieces: broadcasting, torch.bmm, scatter_add, torch._foreach_*."
-        for x in inner_loops(recording)[:_NAMED]
+        for inner_loop in inner_loops(recording)[:_NAMED]
     ]
     for loop in element_loops(recording)[:_NAMED]:
         lines.append(f"{place(recording, loop.location, 'the loop')}  {loop.text}")

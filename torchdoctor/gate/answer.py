@@ -33,8 +33,8 @@ def answer(
         return [fact("undecided", reference=reference), *why, *so_far]
     if any(row.verdict == "worse" for row in rows):
         # The rate is the step time's figure, inverted.
-        named = [x.name for x in rows if x.verdict == "worse" and x.name != "samples_per_s"]
-        with_times = [x.name for x in rows if x.name in named and _times(x.ratio)]
+        named = [row.name for row in rows if row.verdict == "worse" and row.name != "samples_per_s"]
+        with_times = [row.name for row in rows if row.name in named and _times(row.ratio)]
         return [fact("worse", reference=reference, names=named, with_times=with_times)]
     return _passed(rows[0], verdict, reference, basis)
 

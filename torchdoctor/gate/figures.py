@@ -106,7 +106,11 @@ def time_rows(
 
 def peaks(launches: Sequence[LaunchTiming]) -> list[float]:
     """Return the peak memory in bytes of the launches that have one."""
-    return [float(x.peak_memory_bytes) for x in launches if usable(x) and x.peak_memory_bytes]
+    return [
+        float(launch.peak_memory_bytes)
+        for launch in launches
+        if usable(launch) and launch.peak_memory_bytes
+    ]
 
 
 def memory(

@@ -84,8 +84,10 @@ class GateRun:
             chance = random.Random(self._settings.seed)
             cluster = self._settings.cluster
             engine = (cluster.engine if cluster else Engine)(launches, chance, patience=_FORGIVEN)
-            kinds = [(x.steps, x.sensors.other_load_cpus) for x in observed.versions]
-            on_device = any(x.processes[0].accelerator for x in observed.versions)
+            kinds = [
+                (version.steps, version.sensors.other_load_cpus) for version in observed.versions
+            ]
+            on_device = any(version.processes[0].accelerator for version in observed.versions)
             measured = Measured(how=estimator(kinds, on_device=on_device))
             try:
                 verdict = self._decide(engine, launches, observed, measured)
@@ -102,7 +104,7 @@ class GateRun:
                 self._why = fact("because", reason=why)
             self._doubts += [*_failure_doubts(engine), *session.launch_doubts()]
             machine = session.environment(observed.versions[1])
-            if load := load_of([x.sensors for x in observed.versions], machine.cpus):
+            if load := load_of([version.sensors for version in observed.versions], machine.cpus):
                 self._doubts.append(
                     f"Other programs kept {load} busy while the versions were observed: on a quiet "
                     "machine the same time would show smaller differences."
@@ -137,9 +139,13 @@ class GateRun:
         """Return how both are launched: by the slower version's steps."""
         settings = self._settings
         left_s = self._session.left_s()
-        slower = max((x.steps for x in observed.versions), key=lambda steps: steps.mean_s)
+        slower = max(
+            (version.steps for version in observed.versions), key=lambda steps: steps.mean_s
+        )
         # What either version's workers hold ready is used up within the warm-up.
-        loaders = [loader for x in observed.versions for loader in x.processes[0].loaders]
+        loaders = [
+            loader for version in observed.versions for loader in version.processes[0].loaders
+        ]
         window = choose_window(slower, left_s / 2, loaders)
         window = window.overruled(settings.steps, settings.warmup)
         pace = Pace.of(*observed.versions)

@@ -176,7 +176,10 @@ def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref:
             f"Not comparable with {ref}: the size of a batch is known in {where} only, and time "
             "per step says nothing where a step may hold another number of samples."
         )
-    doubts = [*new.doubts, *(f"Of {ref}: {x}" for x in old.doubts if x not in new.doubts)]
+    doubts = [
+        *new.doubts,
+        *(f"Of {ref}: {doubt}" for doubt in old.doubts if doubt not in new.doubts),
+    ]
     if old.failure is not None:
         doubts.append(f"{ref}: {how_it_failed(old.failure)}; the steps before are compared.")
     waits = [(old.steps, new.steps)]

@@ -43,14 +43,16 @@ def unloaded_doubts(
     loaded = set(sources)
     differ = list(differing)
     python = [path for path in differ if path.endswith(".py")]
-    left_out = [x for x in python if not any(str(folder / x) in loaded for folder in folders)]
-    installed = [Path(x).parent for x in loaded if x.endswith("/__init__.py")]
+    left_out = [
+        path for path in python if not any(str(folder / path) in loaded for folder in folders)
+    ]
+    installed = [Path(source).parent for source in loaded if source.endswith("/__init__.py")]
     installed = [package for package in installed if package.parent.name in _INSTALLED]
     copies = [
-        (x, package)
-        for x in left_out
+        (path, package)
+        for path in left_out
         for package in installed
-        if package.name in (parts := PurePath(x).parts)[:-1]
+        if package.name in (parts := PurePath(path).parts)[:-1]
         and package.joinpath(*parts[parts.index(package.name) + 1 :]).exists()
     ]
     if copies:

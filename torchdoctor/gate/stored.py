@@ -109,7 +109,9 @@ def launched(
         measured += usable(timings[-1])
         failed = len(timings) - measured
         if failed > LAUNCHES - FEWEST_STORED:
-            last = next(x.reason or x.ended for x in reversed(timings) if not usable(x))
+            last = next(
+                timing.reason or timing.ended for timing in reversed(timings) if not usable(timing)
+            )
             raise Inconclusive(
                 f"{failed} of {len(timings)} launches could not be measured, and "
                 f"{FEWEST_STORED} of {LAUNCHES} are needed: {last}"
@@ -147,7 +149,11 @@ def stored_report(
         memory([float(peak)] if peak else [], peaks(timings), settings.tolerances),
     ]
     if stored.steps is not None:
-        rows.append(waiting([(stored.steps, x.steps) for x in observed], settings.tolerances))
+        rows.append(
+            waiting(
+                [(stored.steps, observation.steps) for observation in observed], settings.tolerances
+            )
+        )
     worse = any(row.verdict == "worse" for row in rows)
     per = boundary.unit if per_step else "sample"
     if not worse and compared.chance > _SEES_NOTHING:

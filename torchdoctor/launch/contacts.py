@@ -35,7 +35,7 @@ def contacts(channel: Path) -> list[HostContact]:
             hosts.append(HostContact(host=place[0], port=place[1], connections=count))
     for place, targets in methods.items():
         if connections[place] or through_proxy:
-            hosts += [_spoken_to(x, connections[place], targets[x]) for x in targets]
+            hosts += [_spoken_to(target, connections[place], targets[target]) for target in targets]
     return hosts
 
 
@@ -52,7 +52,7 @@ def _rows(paths: Iterable[Path]) -> Iterator[list[str]]:
 def _rename(connections: Counter[Place], methods: dict[Place, dict[Place, set[str]]]) -> None:
     """Give connections to bare addresses, whose name C code asked for, the name of a request."""
     for address, port in [place for place in connections if place not in methods]:
-        named = [x for x in methods if x[1] == port and not connections[x]]
+        named = [method for method in methods if method[1] == port and not connections[method]]
         if named and _is_address(address):
             connections[named[0]] += connections.pop((address, port))
 

@@ -386,7 +386,7 @@ class _Watch:
                     wall_s = running.elapsed_s
                     # What a program prints while it is being ended is not its own story.
                     said_bytes = output_file.stat().st_size
-                    pids = [x.pid for x in tree.now()] if open_to_writes else []
+                    pids = [process.pid for process in tree.now()] if open_to_writes else []
                     held = shared_memory.mapped(pids)
                     clean = end(running, tree)
                     started.read_status()

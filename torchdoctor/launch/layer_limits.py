@@ -42,7 +42,11 @@ def room(folder: Path) -> Room:
 
 def full_layer(output: str, rooms: Iterable[Room | None]) -> Room | None:
     """Return the layer that was full as the program complained of it; None: neither."""
-    full = [x for x in rooms if x is not None and x.is_full] if _NO_ROOM.search(output) else []
+    full = (
+        [room for room in rooms if room is not None and room.is_full]
+        if _NO_ROOM.search(output)
+        else []
+    )
     return full[0] if full else None
 
 

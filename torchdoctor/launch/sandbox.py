@@ -362,7 +362,7 @@ def _no_layer(mode: str, problems: Mapping[str, str]) -> str:
         why = "only Linux has what it takes"
     else:
         needs = {"overlay": "no overlay", "landlock": "no Landlock, which Linux has since 5.13"}
-        why = ", and ".join(f"{needs[x]}: {problems[x].rstrip('.')}" for x in needs)
+        why = ", and ".join(f"{needs[need]}: {problems[need].rstrip('.')}" for need in needs)
     return (
         f"Nothing was started, because nothing here can keep the program from your files ({why}). "
         "If it may write to them, give --no-sandbox."

@@ -74,7 +74,7 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
         raise UsageError(f"The command '{name}' was not found.")
     if not is_python:
         # What another program is to start, as in `torchrun ... train.py`.
-        scripts = (Path(folder, x).absolute() for x in words[1:] if x.endswith(".py"))
+        scripts = (Path(folder, word).absolute() for word in words[1:] if word.endswith(".py"))
         script = next((str(path) for path in scripts if path.is_file()), None)
         return Workload(command=words, cwd=folder, script=script)
     rest = _after_options(words)

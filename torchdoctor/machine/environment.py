@@ -114,7 +114,7 @@ def _with_used(machine: list[Gpu], used: list[UsedDevice]) -> list[Gpu]:
     ours = [by_uuid[device.uuid] for device in used if device.uuid in by_uuid]
     if len(ours) == len(used):
         rest = [gpu for gpu in machine if gpu not in ours]
-    elif all(device.uuid is None for device in used) and len({x.name for x in machine}) == 1:
+    elif all(device.uuid is None for device in used) and len({gpu.name for gpu in machine}) == 1:
         return machine  # an older torch names no device, and all are alike
     else:  # a slice of a GPU (MIG), or another maker's
         ours = [_as_torch_says(device) for device in used]

@@ -42,7 +42,9 @@ def _row(folder: Path) -> ProcessRow | None:
     try:
         # Its name, in parentheses, may hold any character.
         words = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        user, system, of_children, system_of_children = (int(x) * _TICK_S for x in words[11:15])
+        user, system, of_children, system_of_children = (
+            int(word) * _TICK_S for word in words[11:15]
+        )
         return ProcessRow(
             key=(int(folder.name), int(words[19])),
             parent=int(words[1]),

@@ -192,7 +192,9 @@ class _Window:
 
     def _energy_j(self, counters: Iterable[Columns]) -> float | None:
         """Return the energy of the window by these counters; None: one of them was not read."""
-        watts = [self._rate(self.columns.t_ns, x) if len(x) else None for x in counters]
+        watts = [
+            self._rate(self.columns.t_ns, counter) if len(counter) else None for counter in counters
+        ]
         known = [watt for watt in watts if watt is not None]
         whole = bool(known) and len(known) == len(watts)
         return sum(known) * (self.end - self.begin) / 1e9 if whole else None

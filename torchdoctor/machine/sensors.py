@@ -209,7 +209,9 @@ class Sensors:
             "cpu_energy_j": self._rapl.read_j(),
         }
         for name in nvml.READINGS:
-            row[f"gpu_{name}"] = [gpus.read(name, x) for x in gpus.devices] if gpus else []
+            row[f"gpu_{name}"] = (
+                [gpus.read(name, device) for device in gpus.devices] if gpus else []
+            )
         self._machine.append(row)
 
     def _read_tree(self, processes: ProcessSensors, gpus: nvml.Nvml | None) -> None:

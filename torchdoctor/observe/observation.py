@@ -94,7 +94,7 @@ class ObservationWatch:
     def _only_serves(self, running: RunningLaunch, facts: Mapping[int, ProcessFacts]) -> bool:
         """Return whether the program waits for requests that nobody makes."""
         # The processes of a job listen for each other, and wait for the last of them.
-        if running.root_pid is None or any((x.world_size or 1) > 1 for x in facts.values()):
+        if running.root_pid is None or any((fact.world_size or 1) > 1 for fact in facts.values()):
             return False
         waits = self._server.only_waits(running.root_pid, running.elapsed_s)
         if waits or self.gave_up:

@@ -12,7 +12,10 @@ _LONGEST_LINE = 200
 
 def with_filled_rows(processes: Sequence[ProcessFacts]) -> list[ProcessFacts]:
     """Return processes whose models with padding have the line that makes it, where it is sure."""
-    return [replace(x, models=[_with_place(model) for model in x.models]) for x in processes]
+    return [
+        replace(process, models=[_with_place(model) for model in process.models])
+        for process in processes
+    ]
 
 
 def _with_place(model: ModelFacts) -> ModelFacts:

@@ -258,21 +258,32 @@ def _words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:
     """Return what one iteration is, with the counts that it rests on."""
     place: Location | None = None
     if boundary.kind == "loader":
-        place = next((x.location for x in facts.loaders if x.ident == boundary.ident), None)
+        place = next(
+            (loader.location for loader in facts.loaders if loader.ident == boundary.ident), None
+        )
         iteration = "one iteration is one batch of the DataLoader"
     elif boundary.kind == "optimizer":
-        fact = next((x for x in facts.optimizers if x.ident == boundary.ident), None)
+        fact = next(
+            (optimizer for optimizer in facts.optimizers if optimizer.ident == boundary.ident), None
+        )
         name = fact.cls.rsplit(".", 1)[-1] if fact is not None and fact.cls else "the optimizer"
         place = fact.location if fact is not None else None
         feeding = sum(loader.batches > 0 for loader in facts.loaders)
         why = "no DataLoader feeds each step" if feeding else "there is no DataLoader"
         iteration = f"{why}, so one iteration is one step of {name}"
     elif boundary.kind == "forward":
-        model = next((x.cls for x in facts.models if x.ident == boundary.ident), "")
+        model = next((model.cls for model in facts.models if model.ident == boundary.ident), "")
         name = model.rsplit(".", 1)[-1] or "the model"
         iteration = f"no DataLoader feeds the model, so one iteration is one call of {name}"
     elif boundary.kind == "entry":
-        name = next((x.name for x in facts.entry_points if x.ident == boundary.ident), "the model")
+        name = next(
+            (
+                entry_point.name
+                for entry_point in facts.entry_points
+                if entry_point.ident == boundary.ident
+            ),
+            "the model",
+        )
         iteration = f"one iteration is one call of {name}"
     elif boundary.kind == "backward":
         iteration = f"one iteration is one {_COMPUTED[events.learned_by][0]}"

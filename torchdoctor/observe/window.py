@@ -155,8 +155,12 @@ def choose_joined_window(
     is_whole = own is not None and own.analysed_steps == ANALYSED_STEPS
     if is_whole and start_s <= _DEAR_START * budget_s:
         return None
-    windows = [x for x in JOINED_WINDOWS if not _has_needless_steps(x, observed)]
-    return next((x for x in windows if x.launch_s(observed, 0.0) <= most_s), None)
+    windows = [
+        joined_window
+        for joined_window in JOINED_WINDOWS
+        if not _has_needless_steps(joined_window, observed)
+    ]
+    return next((window for window in windows if window.launch_s(observed, 0.0) <= most_s), None)
 
 
 def _has_needless_steps(window: ProfilerWindow, observed: StepStatistics) -> bool:
@@ -175,10 +179,10 @@ def prepared_ahead(settings: Mapping[str, Any], loader: LoaderFacts) -> tuple[in
 def prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
     """Return the iterations that batches which the workers hold ready would last."""
     batches = [
-        math.prod(prepared_ahead({}, x))
-        for x in loaders
-        if x.num_workers > 0
-        and (observed.boundary.kind != "loader" or x.ident == observed.boundary.ident)
+        math.prod(prepared_ahead({}, loader))
+        for loader in loaders
+        if loader.num_workers > 0
+        and (observed.boundary.kind != "loader" or loader.ident == observed.boundary.ident)
     ]
     return math.ceil(max(batches, default=0) / max(observed.batches_per_step, 1.0))
 

@@ -111,10 +111,14 @@ def _parameters(function):
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return []
-    kinds = {x.kind for x in parameters}
+    kinds = {parameter.kind for parameter in parameters}
     if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.POSITIONAL_ONLY in kinds:
         return []
-    return [x.name for x in parameters if x.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
 
 
 def _nothing(owner, *names):

@@ -41,9 +41,15 @@ def half_models(recording: Recording) -> list[ModelFacts]:
 
 def half_location(recording: Recording) -> Location | None:
     """Return where the model was made float16, or else where the largest one is called."""
-    calls = [x for x in recording.main.half_calls if x.kind in ("model", "default")]
+    calls = [
+        half_call
+        for half_call in recording.main.half_calls
+        if half_call.kind in ("model", "default")
+    ]
     models = [model.call for model in half_models(recording) if model.call is not None]
-    return next(iter([*(x.location for x in calls), *(x.location for x in models)]), None)
+    return next(
+        iter([*(call.location for call in calls), *(model.location for model in models)]), None
+    )
 
 
 def double_leaves(recording: Recording) -> tuple[bool, ...]:

@@ -65,9 +65,13 @@ def _replayed(trace: TraceStatistics | None) -> dict[str, float]:
 
 def _measured(tried: Sequence[TriedCeiling]) -> dict[str, float]:
     """Return the share of the step that was saved at most without each whole branch."""
-    decided = [x for x in tried if x.whole and x.decided and x.speedup is not None]
+    decided = [
+        tried_ceiling
+        for tried_ceiling in tried
+        if tried_ceiling.whole and tried_ceiling.decided and tried_ceiling.speedup is not None
+    ]
     return {
-        x.branch: max(1.0 - 1.0 / x.speedup.high, 0.0)
-        for x in decided
-        if x.speedup is not None and x.speedup.high > 0
+        tried_ceiling.branch: max(1.0 - 1.0 / tried_ceiling.speedup.high, 0.0)
+        for tried_ceiling in decided
+        if tried_ceiling.speedup is not None and tried_ceiling.speedup.high > 0
     }

@@ -57,7 +57,7 @@ def growing_line(recording: Recording) -> Location | None:
     if steps is None or steps.growth is None:
         return None
     phase = steps.growth.phase
-    rows = [x for x in recording.main.stacks if _in_phase(x, _PHASES.get(phase, phase))]
+    rows = [stack for stack in recording.main.stacks if _in_phase(stack, _PHASES.get(phase, phase))]
     total = sum(row.count for row in rows)
     for place in by_function(rows):
         if place.count >= _SHARE * total:

@@ -87,7 +87,7 @@ def load_words(busy: float | None, usable: float | None) -> str | None:
 def load_of(launches: Sequence[SensorStatistics], usable: float | None) -> str | None:
     """Return the most that other programs took of any launch, in the words of `load_words`."""
     loads = [sensors.other_load_cpus for sensors in launches]
-    return load_words(max((x for x in loads if x is not None), default=None), usable)
+    return load_words(max((load for load in loads if load is not None), default=None), usable)
 
 
 def backend_by_host(recording: Recording) -> str | None:

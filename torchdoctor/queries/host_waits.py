@@ -66,5 +66,5 @@ def reads_of_outputs(recording: Recording) -> list[TensorCall]:
     if not recording.infers:
         return []
     waits = calls_of(recording, "wait")
-    reads = [x for x in waits if x.name in _READING and x.calls_per_step >= _EACH_STEP]
+    reads = [wait for wait in waits if wait.name in _READING and wait.calls_per_step >= _EACH_STEP]
     return reads if waits[:1] == reads[:1] else []

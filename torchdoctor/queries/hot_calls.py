@@ -52,7 +52,9 @@ class SampledCode:
 
 def sampled_code(recording: Recording, places: Iterable[Place]) -> list[SampledCode]:
     """Return places with their shares of the step, the largest first."""
-    code = [SampledCode(share=sampled_share(recording, x.rows), rows=x.rows) for x in places]
+    code = [
+        SampledCode(share=sampled_share(recording, place.rows), rows=place.rows) for place in places
+    ]
     return sorted(code, key=lambda each: -each.share)
 
 

@@ -48,7 +48,14 @@ def known_shapes() -> dict[str, Shape]:
 
 def shape_of(text: str, function: str, leaf: str = "") -> Shape | None:
     """Return the first shape that a source line has."""
-    return next((x for x in known_shapes().values() if x.fits(text, function, leaf)), None)
+    return next(
+        (
+            known_shape
+            for known_shape in known_shapes().values()
+            if known_shape.fits(text, function, leaf)
+        ),
+        None,
+    )
 
 
 def rows_of_shapes(recording: Recording, *idents: str) -> list[StackSample]:

@@ -40,16 +40,21 @@ def training_loaders(recording: Recording) -> list[LoaderFacts]:
     loaders = recording.main.loaders
     steps = recording.steps
     if steps is not None and steps.boundary.kind == "loader":
-        main = next((x for x in loaders if x.ident == steps.boundary.ident), None)
+        main = next((loader for loader in loaders if loader.ident == steps.boundary.ident), None)
     else:
-        used = [x for x in loaders if x.batches > 0]
-        main = max(used, key=lambda x: x.batches) if used else None
+        used = [loader for loader in loaders if loader.batches > 0]
+        main = max(used, key=lambda loader: loader.batches) if used else None
     if main is None:
         return []
-    siblings = [x for x in _made_there(main, loaders) if x is not main]
+    siblings = [
+        loader_facts for loader_facts in _made_there(main, loaders) if loader_facts is not main
+    ]
     # Those made before the same iterators were started stand side by side.
     known = main.iterators_before
-    return [main, *(x for x in siblings if known is None or x.iterators_before != known)]
+    return [
+        main,
+        *(sibling for sibling in siblings if known is None or sibling.iterators_before != known),
+    ]
 
 
 def training_loader_location(recording: Recording) -> Location | None:
@@ -61,7 +66,11 @@ def training_loader_location(recording: Recording) -> Location | None:
 def _made_there(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFacts]:
     """Return the loaders made at the place of this one, of as many samples, itself included."""
     known = (main.location, main.dataset_length)
-    alike = [x for x in loaders if main.location and (x.location, x.dataset_length) == known]
+    alike = [
+        loader
+        for loader in loaders
+        if main.location and (loader.location, loader.dataset_length) == known
+    ]
     return alike or [main]
 
 
@@ -119,7 +128,7 @@ def phase_share(recording: Recording, *phases: str) -> float | None:
     phase that launches work may be all waiting.
     """
     steps = recording.steps
-    seconds = sum(getattr(steps, x) for x in phases) if steps is not None else 0.0
+    seconds = sum(getattr(steps, phase) for phase in phases) if steps is not None else 0.0
     share = share_of_seconds(recording, seconds)
     if share is None or steps is None or steps.device_clock or not recording.has_gpu:
         return share
@@ -146,7 +155,11 @@ def device_unseen(recording: Recording) -> bool:
 def reading_wait_s(trace: TraceStatistics | None, *more: str) -> float:
     """Return the seconds of a step in operators that read a value: all but some us is waiting."""
     operators = trace.operators if trace is not None else []
-    return sum(x.self_s for x in operators if x.name in ("aten::_local_scalar_dense", *more))
+    return sum(
+        operator.self_s
+        for operator in operators
+        if operator.name in ("aten::_local_scalar_dense", *more)
+    )
 
 
 def share_of_seconds(recording: Recording, seconds: float) -> float | None:
@@ -166,7 +179,7 @@ def long_steps_share(steps: StepStatistics) -> float:
 def respawn_share(recording: Recording) -> float | None:
     """Return the share of the step that starting workers again takes; None where they are not."""
     loaders = training_loaders(recording)
-    if sum(x.iterators for x in loaders) < 2 or loaders[0].persistent_workers:
+    if sum(loader.iterators for loader in loaders) < 2 or loaders[0].persistent_workers:
         return None
     if not loaders[0].num_workers:
         return None
@@ -238,18 +251,18 @@ def taken_over_s(recording: Recording) -> float | None:
     steps = recording.steps
     if not loaders or loaders[0].num_workers == 0 or steps is None:
         return None
-    looks = sum(x.looks for x in loaders)
-    taken_s = sum(x.taken_over_s for x in loaders)
+    looks = sum(loader.looks for loader in loaders)
+    taken_s = sum(loader.taken_over_s for loader in loaders)
     return taken_s / looks * (steps.batches_per_step or 1.0) if looks else None
 
 
 def workers_keep_up(recording: Recording) -> bool:
     """Return True if a batch lay ready for most of the time of looking into the workers' queue."""
     loaders = training_loaders(recording)
-    if not loaders or sum(x.looks for x in loaders) < _FEWEST_LOOKS:
+    if not loaders or sum(loader.looks for loader in loaders) < _FEWEST_LOOKS:
         return False
-    ready_s = sum(x.taken_over_s for x in loaders)
-    awaited_s = sum(x.awaited_s for x in loaders)
+    ready_s = sum(loader.taken_over_s for loader in loaders)
+    awaited_s = sum(loader.awaited_s for loader in loaders)
     return ready_s > 0 and ready_s >= MOSTLY_READY * (ready_s + awaited_s)
 
 
@@ -278,7 +291,9 @@ def product_share(recording: Recording) -> float | None:
     on_gpu = recording.shares.gpu is not None or recording.has_gpu
     if on_gpu or trace is None or not trace.step_s:
         return arithmetic_share(recording)
-    products_s = sum(x.self_s for x in trace.operators if _PRODUCT.search(x.name))
+    products_s = sum(
+        operator.self_s for operator in trace.operators if _PRODUCT.search(operator.name)
+    )
     return min(products_s / trace.step_s, _in_training(recording, "optimizer_s"))
 
 
@@ -326,10 +341,20 @@ def working_python_s(trace: TraceStatistics) -> float:
 def on_host(trace: TraceStatistics) -> list[Evidence]:
     """Return operators and the line of Python that hold the host for long."""
     least_s = _LONG * (trace.step_s or 0.0)
-    own = (x for x in trace.operators if not x.device_s and x.self_s - x.calling_s > least_s)
-    places = (x for x in trace.python_places[:1] if x.total_s > least_s)
-    operators = [fact("operator-on-host", name=x.name, seconds=x.self_s) for x in own]
-    lines = [fact("python-on-host", location=at(x), function=x.function) for x in places]
+    own = (
+        operator
+        for operator in trace.operators
+        if not operator.device_s and operator.self_s - operator.calling_s > least_s
+    )
+    places = (
+        python_place for python_place in trace.python_places[:1] if python_place.total_s > least_s
+    )
+    operators = [
+        fact("operator-on-host", name=operator.name, seconds=operator.self_s) for operator in own
+    ]
+    lines = [
+        fact("python-on-host", location=at(place), function=place.function) for place in places
+    ]
     return [*operators, *lines]
 
 
@@ -354,8 +379,10 @@ def convolution_share(recording: Recording) -> float | None:
     trace = recording.trace
     if trace is None or not trace.step_s or not trace.operators:
         return None
-    every = [x for x in trace.operators if _CONVOLUTION.search(x.name)]
-    plain = [x for x in every if not _TRANSPOSED.search(x.name)]
-    if all("backward" in x.name.lower() for x in plain):  # which both kinds have in common
+    every = [operator for operator in trace.operators if _CONVOLUTION.search(operator.name)]
+    plain = [operator for operator in every if not _TRANSPOSED.search(operator.name)]
+    if all(
+        "backward" in operator.name.lower() for operator in plain
+    ):  # which both kinds have in common
         return 0.0
     return sum(map(spent_s, plain)) / trace.step_s

@@ -20,10 +20,10 @@ def settings_of(recording: Recording) -> list[Setting]:
     if loaders := training_loaders(recording):
         values |= _loader(loaders[0])
     if models := training_models(recording):
-        values |= _model(max(models, key=lambda x: x.elements))
-    stepped = [x for x in recording.main.optimizers if x.steps]
+        values |= _model(max(models, key=lambda model: model.elements))
+    stepped = [optimizer for optimizer in recording.main.optimizers if optimizer.steps]
     if stepped:
-        optimizer = max(stepped, key=lambda x: x.elements)
+        optimizer = max(stepped, key=lambda optimizer: optimizer.elements)
         values["optimizer"] = optimizer.cls.rpartition(".")[2] or None
         values |= {"optimizer fused": bool(optimizer.fused), "optimizer foreach": optimizer.foreach}
     flags = recording.main.flags

@@ -55,10 +55,16 @@ def value_of(trial: Trial) -> float:
 
 def most_promising(trials: Sequence[Trial]) -> Trial | None:
     """Return the largest of the open trials that looked faster and do not change training."""
-    measured = [x for x in trials if x.speedup is not None and x.numerics != "changed"]
+    measured = [
+        trial for trial in trials if trial.speedup is not None and trial.numerics != "changed"
+    ]
     # Older reports call "faster" what too few pairs prove.
     unproven = ("unclear", "looks-faster", "faster")
-    undecided = [x for x in measured if x.verdict in unproven and not is_proven(x.speedup, x.pairs)]
+    undecided = [
+        trial
+        for trial in measured
+        if trial.verdict in unproven and not is_proven(trial.speedup, trial.pairs)
+    ]
     best = max(undecided, key=value_of, default=None)
     return best if best is not None and value_of(best) > 1 + _A_LITTLE else None
 

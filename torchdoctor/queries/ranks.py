@@ -29,7 +29,9 @@ def own_s(rank: RankTime) -> float:
 def latest(ranks: Sequence[RankTime]) -> RankTime:
     """Return the rank that the others wait for: that waits least, or without clocks works most."""
     waits = [rank for rank in ranks if rank.wait_s is not None]
-    if waits and max(x.wait_s or 0.0 for x in waits) >= NOTABLE * max(x.step_s for x in waits):
+    if waits and max(wait.wait_s or 0.0 for wait in waits) >= NOTABLE * max(
+        wait.step_s for wait in waits
+    ):
         return min(waits, key=lambda rank: rank.wait_s or 0.0)
     return max(ranks, key=own_s)
 
@@ -37,14 +39,20 @@ def latest(ranks: Sequence[RankTime]) -> RankTime:
 def waiting(ranks: Sequence[RankTime]) -> float | None:
     """Return the mean share of the step that ranks wait for the latest; None: not known."""
     last = latest(ranks)
-    shares = [x.wait_s / x.step_s for x in ranks if x.wait_s is not None and x is not last]
+    shares = [
+        rank.wait_s / rank.step_s for rank in ranks if rank.wait_s is not None and rank is not last
+    ]
     return sum(shares) / len(shares) if shares else None
 
 
 def links(recording: Recording) -> list[Evidence]:
     """Return what the fastest collective reached beside what the GPU's links could."""
     traced = recording.trace
-    kinds = [x for x in traced.collectives if x.best_bytes_per_s] if traced is not None else []
+    kinds = (
+        [collective for collective in traced.collectives if collective.best_bytes_per_s]
+        if traced is not None
+        else []
+    )
     best = max(kinds, key=lambda kind: kind.best_bytes_per_s or 0.0, default=None)
     if best is None or best.best_bytes_per_s is None:
         return []

@@ -147,7 +147,7 @@ def _ranked(rows: Iterable[StackSample], key: Callable[[StackSample], Hashable])
     groups: dict[Hashable, list[StackSample]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
-    places = [Place(sorted(own, key=lambda row: -row.count)) for own in groups.values()]
+    places = [Place(sorted(group, key=lambda row: -row.count)) for group in groups.values()]
     return sorted(places, key=lambda place: -place.count)
 
 
@@ -184,10 +184,10 @@ def line_of_branch(recording: Recording, branch: str) -> Location | None:
     Beside a GPU the host's samples hold its waits for room in the queue, which are no host's work.
     """
     if branch == "data_loader":
-        rows = [x for x in recording.main.stacks if x.phase == "loader"]
+        rows = [stack for stack in recording.main.stacks if stack.phase == "loader"]
         rows += rows_showing(recording, "prepares")
     elif branch == "cpu" and not recording.has_gpu:
-        rows = [x for x in recording.main.stacks if x.phase in _COMPUTING]
+        rows = [stack for stack in recording.main.stacks if stack.phase in _COMPUTING]
         rows += rows_showing(recording, "computes")
     elif branch == "other":
         rows = rows_showing(recording, "outside", "updates")

@@ -98,7 +98,7 @@ def several(*touched: Touches) -> Touches:
         if each is None:
             return None
         parts += each
-    return parts if len(parts) < 2 else [replace(x, beside_s=0.0) for x in parts]
+    return parts if len(parts) < 2 else [replace(part, beside_s=0.0) for part in parts]
 
 
 def phases(recording: Recording, *names: str, label: str = "", least_s: float = 0.0) -> Touches:
@@ -291,7 +291,7 @@ def attention(recording: Recording) -> Touches:
     trace = traced(recording)
     if trace is None or not trace.step_s:
         return None
-    own = [x for x in trace.operators if _ATTENTION.search(x.name)]
+    own = [operator for operator in trace.operators if _ATTENTION.search(operator.name)]
     seconds = min(sum(map(spent_s, own)), trace.step_s)
     touched = Touched(
         label="scores, softmax and weighted sums",
@@ -314,7 +314,11 @@ def synchronization(recording: Recording) -> Touches:
     read_s = max(trace.blocking_copy_exposed_s or 0.0, trace.after_sync_s or 0.0)
     emptied_s = (trace.allocation_s or 0.0) * bool(trace.releases_per_step)
     seconds = min(read_s + emptied_s, trace.step_s)
-    called_s = sum(x.host_s for x in recording.main.tensor_calls if x.kind == "wait")
+    called_s = sum(
+        tensor_call.host_s
+        for tensor_call in recording.main.tensor_calls
+        if tensor_call.kind == "wait"
+    )
     if steps is not None and called_s > seconds:  # the analysed steps saw more
         return calls(recording, called_s, "waits for the device")
     touched = Touched(label="waits for the device", seconds=seconds, of_s=trace.step_s)
@@ -341,10 +345,12 @@ def uneven_products(recording: Recording) -> Touches:
     if trace is None or trace.matrix_work is None or not trace.step_s:
         return None
     own = [product for product in trace.matrix_work.products if product.uneven]
-    peaks = [(x.flops, sheet.peak(x.precision or "")) for x in own] if sheet else []
+    peaks = (
+        [(product.flops, sheet.peak(product.precision or "")) for product in own] if sheet else []
+    )
     touched = Touched(
         label="products of odd sizes",
-        seconds=min(sum(x.device_s for x in own), trace.step_s),
+        seconds=min(sum(product.device_s for product in own), trace.step_s),
         of_s=trace.step_s,
         remains_s=sum(flops / peak for flops, peak in peaks if peak),
         branch="gpu",
@@ -384,7 +390,7 @@ def operators_on_cpu(recording: Recording, left: float = 0.0) -> Touches:
         touched = phases(
             recording, "forward_s", "backward_s", "optimizer_s", "other_s", label=label
         )
-        return touched and [replace(x, remains_s=left * x.seconds) for x in touched]
+        return touched and [replace(phase, remains_s=left * phase.seconds) for phase in touched]
     if seconds <= 0:
         return []
     return [Touched(label=label, seconds=seconds, of_s=of_s, remains_s=left * seconds)]
@@ -438,7 +444,9 @@ def dense_gradients(recording: Recording) -> Touches:
     trace = traced(recording)
     if trace is None or not trace.step_s:
         return None
-    made_s = sum(spent_s(x) for x in trace.operators if "embedding_dense_back" in x.name)
+    made_s = sum(
+        spent_s(operator) for operator in trace.operators if "embedding_dense_back" in operator.name
+    )
     made = [Touched(label=label, seconds=min(made_s, trace.step_s), of_s=trace.step_s)]
     applied = host_and_device(recording, "optimizer", label, 0.0)
     return several(made if made_s else [], applied, zeroing(recording))

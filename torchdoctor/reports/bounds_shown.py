@@ -27,8 +27,8 @@ def by_hand_at_most(report: Report, findings: Sequence[Finding]) -> Bound | None
     if trace is None:
         return None
     bounds = []
-    for check, share in ((checks[x.check], x.share_of_step) for x in findings):
+    for check, share in ((checks[finding.check], finding.share_of_step) for finding in findings):
         branch = "cpu" if check.asks("gpu") else check.branch  # a GPU idles for its host
         cost = Touched(label=check.ident, seconds=share or 0.0, of_s=1.0, branch=branch)
         bounds += [bound_of([cost], trace)] if share else []
-    return max((x for x in bounds if x), key=lambda bound: bound.speedup, default=None)
+    return max((bound for bound in bounds if bound), key=lambda bound: bound.speedup, default=None)

@@ -83,13 +83,13 @@ def with_sentences(comparison: Comparison) -> Comparison:
     """Return a comparison with its answer and its remarks in words."""
     words = of_unit(comparison.unit)
     answer = [replace(x, sentence=_answered(x, words)) for x in comparison.answer]
-    remarks = [replace(x, sentence=_remarked(x, words)) for x in comparison.remarks]
+    remarks = [replace(remark, sentence=_remarked(remark, words)) for remark in comparison.remarks]
     return replace(
         comparison,
         answer=answer,
         remarks=remarks,
         sentence=" ".join(x.sentence for x in answer),
-        doubts=[x.sentence for x in remarks],
+        doubts=[remark.sentence for remark in remarks],
     )
 
 

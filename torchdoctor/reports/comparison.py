@@ -43,8 +43,8 @@ def document(comparison: Comparison) -> Document:
     chance = sentences(_CHANCE.get(comparison.verdict, "").format(unit=comparison.unit))
     findings = notes([_with_facts(change, comparison.unit) for change in comparison.findings])
     columns = ["", "calls", "host", "device", "change"]
-    operators = table(columns, [_operator(x) for x in comparison.operators])
-    kernels = table(columns, [_operator(x) for x in comparison.kernels])
+    operators = table(columns, [_operator(operator) for operator in comparison.operators])
+    kernels = table(columns, [_operator(kernel) for kernel in comparison.kernels])
     unit = comparison.unit
     per = unit if comparison.per == "step" else comparison.per
     by = "branch of the tree" if comparison.parts_are == "branches" else "phase"
@@ -94,7 +94,12 @@ def _with_facts(change: FindingChange, unit: str) -> str:
 
 
 def _differences(conditions: list[Difference]) -> list[Block]:
-    return notes([f"{x.name}: {clean(x.a)} -> {clean(x.b)}" for x in conditions])
+    return notes(
+        [
+            f"{condition.name}: {clean(condition.a)} -> {clean(condition.b)}"
+            for condition in conditions
+        ]
+    )
 
 
 def _cut(sentence: str) -> str:

@@ -49,7 +49,9 @@ def document(report: Report, folder: str = "") -> Document:
     return Document(
         title="torchdoctor",
         subject=" · ".join(filter(None, subject)),
-        summary=prose(clean(next((x.sentence for x in verdict.statements(report)), ""))),
+        summary=prose(
+            clean(next((statement.sentence for statement in verdict.statements(report)), ""))
+        ),
         screen=first_screen.screen(report, folder),
         details=details.details(report),
         hint=f"details: {command} --details" + (f" · page: {page}" if page else ""),

@@ -308,7 +308,11 @@ def remarks(report: Report, applied: bool = False) -> list[str]:
     if not recommended.patch:
         apply = "There is no patch of the recommended fixes, and nothing to apply."
         apply += "" if applied else f" {_GIT}"
-    told = [rejected_sentence(x) for x in rejected_patches(report) if not recommended.patch]
+    told = [
+        rejected_sentence(rejected_patch)
+        for rejected_patch in rejected_patches(report)
+        if not recommended.patch
+    ]
     made = recommended.patch_fixes if recommended.patch else []
     return [*filter(None, [apply]), *told, *_rest(recommended.fixes, made), *elsewhere]
 
@@ -367,7 +371,7 @@ def measured_at_run_time(report: Report, fixes: Sequence[RecommendedFix]) -> lis
         return [*alone, "They were not measured together."]
     in_a_set = any(first.fix in trial.fixes for trial in trials)
     tried = [trial for trial in trials if trial.fixes.only == first.fix]
-    values = (f"{fixes_with_settings(x.fixes)}: {speedup(x.speedup)}" for x in tried)
+    values = (f"{fixes_with_settings(trial.fixes)}: {speedup(trial.speedup)}" for trial in tried)
     other = f" Other values were: {'; '.join(values)}." if tried else ""
     return [f"{names} was not measured{' by itself' * in_a_set}.{other}"]
 

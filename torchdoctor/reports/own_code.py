@@ -28,7 +28,11 @@ def most_gain(share: float | None) -> str:
 def most_gain_of_cause(report: Report) -> str:
     """Return the most that the part of the step named as the cause can give; empty: not known."""
     told = report.diagnosis
-    shares = [x.share_of_step for x in told.findings if x.check == told.detail and x.share_of_step]
+    shares = [
+        finding.share_of_step
+        for finding in told.findings
+        if finding.check == told.detail and finding.share_of_step
+    ]
     return most_gain(max(shares, default=None))
 
 
@@ -156,7 +160,11 @@ def _is_uncured(finding: Finding, tried: Set[str], report: Report) -> bool:
     is_function = check is not None and check.of_own_code
     is_large = (finding.share_of_step or 0.0) >= _HALF
     function = function_of(finding.location)
-    inside = (x for x in report.diagnosis.findings if function_of(x.location) == function)
+    inside = (
+        finding
+        for finding in report.diagnosis.findings
+        if function_of(finding.location) == function
+    )
     advised = function is not None and any(map(_is_advised, inside))
     return is_function and is_large and not advised and tried.isdisjoint(finding.fixes)
 

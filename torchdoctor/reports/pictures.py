@@ -304,7 +304,10 @@ def _operators(trace: TraceStatistics, unit: str) -> Picture:
     key = "operators"
     title = "The operators and kernels that take most"
     device = trace.has_device
-    cost_s = {x: (x.device_s or 0.0) if device else x.self_s for x in trace.operators}
+    cost_s = {
+        operator: (operator.device_s or 0.0) if device else operator.self_s
+        for operator in trace.operators
+    }
     rows: list[dict[str, Any]] = [
         {"label": clean(operator.name), "s": spent, "calls": operator.calls_per_step}
         for operator, spent in sorted(cost_s.items(), key=lambda row: -row[1])[:_MOST_BARS]

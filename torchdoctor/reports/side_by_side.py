@@ -34,7 +34,9 @@ def comparison_page(comparison: Comparison, a: Report, b: Report) -> str:
     curves = [picture.drawn for picture in steps if picture.drawn is not None]
     # One clock and one scale for both.
     ends = {"to": "x", "top": "y"}
-    reach = {end: max((max(x[of]) for x in curves), default=None) for end, of in ends.items()}
+    reach = {
+        end: max((max(curve[of]) for curve in curves), default=None) for end, of in ends.items()
+    }
     for name, picture in zip("AB", steps, strict=True):
         figures = None if picture.drawn is None else {**picture.drawn, **reach}
         title = f"The time of every {comparison.unit} of {name}"

@@ -94,7 +94,7 @@ def of_gate(report: GateReport) -> Summary:
 
 def of_comparison(compared: Comparison) -> Summary:
     """Return the answer of a comparison."""
-    new = next((x for x in compared.findings if x.change == "new"), None)
+    new = next((finding for finding in compared.findings if finding.change == "new"), None)
     following = None
     if new is not None:
         command = f"torchdoctor explain {shlex.quote(new.check)}"
@@ -150,7 +150,9 @@ def _cause(report: Report) -> str | None:
     causes = [] if finding is None else [finding]
     closing = {quote.check for quote in diagnosis.verdict.closing}
     causes += [x for x in diagnosis.findings if x.check in closing and x != finding]
-    told = [_of_check(x.check, [proof.sentence for proof in x.evidence]) for x in causes]
+    told = [
+        _of_check(cause.check, [proof.sentence for proof in cause.evidence]) for cause in causes
+    ]
     return " ".join(told) or diagnosis.detail
 
 
@@ -161,7 +163,9 @@ def _of_check(check: str, evidence: Sequence[str]) -> str:
 def _cure(fixes: Sequence[RecommendedFix], measured: bool) -> str | None:
     if not fixes:
         return None
-    names = [f"{clean(catalogue.name(x.fix))} ({fixes_with_settings(x.as_set)})" for x in fixes]
+    names = [
+        f"{clean(catalogue.name(fix.fix))} ({fixes_with_settings(fix.as_set)})" for fix in fixes
+    ]
     more = f", and {len(names) - _MOST_FIXES} more" if len(names) > _MOST_FIXES else ""
     return f"{'' if measured else 'not measured: '}{', '.join(names[:_MOST_FIXES])}{more}"
 
@@ -198,7 +202,7 @@ def _next(
 
 
 def _apply(report: Report, commands: Sequence[handed_out.PatchCommand]) -> NextCommand:
-    apply = next((x.apply for x in commands if x.apply is not None), None)
+    apply = next((command.apply for command in commands if command.apply is not None), None)
     if apply is not None:
         figures = speedup(report.recommendation.speedup)
         return NextCommand(command=apply, why=f"The patch ran on a copy: {figures}.")

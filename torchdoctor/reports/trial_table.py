@@ -21,7 +21,7 @@ def blocks(report: Report, most: int) -> list[Block]:
     together = report.recommendation
     rows = _row_of_recommended(report)
     of_recommended = set_of(together.fixes) if rows else None
-    trials = [x for x in report.trials if x.speedup and x.fixes != of_recommended]
+    trials = [trial for trial in report.trials if trial.speedup and trial.fixes != of_recommended]
     members = [fix.as_set for fix in together.fixes]
     ranked = [(trial.fixes in members, value_of(trial), trial) for trial in trials]
     ranked.sort(key=lambda row: row[:2], reverse=True)

@@ -167,7 +167,7 @@ def trace_doubts(trace: TraceStatistics) -> list[Evidence]:
     """Return what a reader must know of a trace: why the device's part is missing, and doubts."""
     missing = trace.device_missing
     facts = trace.doubts if missing is None else [missing, *trace.doubts]
-    return [_told(None, x, {}, "") for x in facts]
+    return [_told(None, fact, {}, "") for fact in facts]
 
 
 def _traced(trace: TraceStatistics, words: dict[str, str], cwd: str) -> TraceStatistics:
@@ -176,10 +176,10 @@ def _traced(trace: TraceStatistics, words: dict[str, str], cwd: str) -> TraceSta
     unusual = trace.unusual
     replay = trace.what_if
     if replay is not None:
-        replay = replace(replay, doubts=[_told(None, x, words, cwd) for x in replay.doubts])
+        replay = replace(replay, doubts=[_told(None, doubt, words, cwd) for doubt in replay.doubts])
     return replace(
         trace,
-        doubts=[_told(None, x, words, cwd) for x in trace.doubts],
+        doubts=[_told(None, doubt, words, cwd) for doubt in trace.doubts],
         what_if=replay,
         device_missing=missing and _told(None, missing, words, cwd),
         unusual=unusual and _told(None, unusual, words, cwd),
@@ -253,7 +253,9 @@ def quoted(diagnosis: Diagnosis) -> list[Evidence]:
 
 def _quoted(diagnosis: Diagnosis, quote: Quote) -> tuple[Finding | None, list[Evidence]]:
     """Return the finding that a quote is of, and the facts that it repeats."""
-    finding = next((x for x in diagnosis.findings if x.check == quote.check), None)
+    finding = next(
+        (finding for finding in diagnosis.findings if finding.check == quote.check), None
+    )
     facts = []
     named = list(quote.facts)
     for fact in finding.evidence if finding is not None else []:
@@ -317,7 +319,7 @@ def _beside(diagnosis: Diagnosis) -> list[Statement]:
     told: list[Statement] = []
     for quote in diagnosis.verdict.beside:
         _, facts = _quoted(diagnosis, quote)
-        told += [_statement(x, None if told else diagnosis.verdict.place) for x in facts]
+        told += [_statement(fact, None if told else diagnosis.verdict.place) for fact in facts]
     return told
 
 

@@ -163,9 +163,10 @@ def phase_bars(phases: Mapping[str, float]) -> list[Block]:
 
 def _periods(summary: WatchSummary) -> list[Block]:
     names = sorted(
-        PHASE_NAMES, key=lambda x: -max((p.phases_s[x] for p in summary.periods), default=0)
+        PHASE_NAMES,
+        key=lambda phase_name: -max((p.phases_s[phase_name] for p in summary.periods), default=0),
     )
-    shown = [x for x in names if x not in _PAUSES][:3]
+    shown = [name for name in names if name not in _PAUSES][:3]
     rows = [
         [
             f"{period.first_step:,}-{period.last_step:,}",

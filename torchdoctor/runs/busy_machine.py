@@ -36,7 +36,7 @@ def ending_of(
         return ending
     if much_load(load.held, load.usable) is None:
         return ending
-    undecided = [x for x in rows if x.verdict in _OPEN and _needs_free_cpus(x, fixes)]
+    undecided = [row for row in rows if row.verdict in _OPEN and _needs_free_cpus(row, fixes)]
     return replace(ending, reason="busy machine") if undecided else ending
 
 

@@ -91,7 +91,9 @@ def _saving(
     gain = recommended.speedup
     saved = None
     if recommended.fixes and gain is not None and is_proven(gain, recommended.pairs):
-        saved = _scaled(Interval(**{x: 1 - 1 / getattr(gain, x) for x in _BOUNDS}), hours)
+        saved = _scaled(
+            Interval(**{bound: 1 - 1 / getattr(gain, bound) for bound in _BOUNDS}), hours
+        )
     cost = None
     cost_saved = None
     if cost_per_hour is not None:

@@ -45,7 +45,9 @@ def fix_notes(
     """Return what may go wrong with fixes that were tried or are shown as code, each note once."""
     doubts = [fixes[ident].doubt(recording) for ident in idents if ident in fixes]
     known = [fix for fix in shown if fix.fix in fixes]
-    failures = [x for f in known for x in wording(fixes[f.fix], f.settings, recording).failures]
+    failures = [
+        failure for f in known for failure in wording(fixes[f.fix], f.settings, recording).failures
+    ]
     return [quoted(x) for x in dict.fromkeys([*doubts, *failures]) if x is not None]
 
 

@@ -87,7 +87,7 @@ class _Trials:
         if row.speedup is not None and row.numerics in SAME_TRAINING:
             return False
         # Another setting of what changed training is suspect too.
-        changed = {x.fixes.only for x in self.rows if x.numerics == "changed"}
+        changed = {row.fixes.only for row in self.rows if row.numerics == "changed"}
         return any(
             fix in changed or self.fixes[fix].doubt(self.recording) is not None for fix in row.fixes
         )
@@ -122,7 +122,7 @@ class _Trials:
 
     def _slower(self) -> list[Trial]:
         """Return the trials that made the program slower, proven or not."""
-        return [x for x in self.rows if x.speedup is not None and x.speedup.estimate < 1]
+        return [row for row in self.rows if row.speedup is not None and row.speedup.estimate < 1]
 
     def neither_measured_nor_refused(self) -> list[RecommendedFix]:
         """Return fixes for the findings that were neither measured nor refused."""
@@ -131,7 +131,9 @@ class _Trials:
         # What includes a fix that made it slower is no better advice than that.
         slower = {row.fixes.only for row in self._slower()}
         offered = []
-        for ident in dict.fromkeys(fix for x in self.diagnosis.findings for fix in x.fixes):
+        for ident in dict.fromkeys(
+            fix for finding in self.diagnosis.findings for fix in finding.fixes
+        ):
             fix = self.fixes.get(ident)
             if (
                 fix is None
@@ -172,7 +174,9 @@ def as_code(
     words = wording(spec, fix.settings, recording)
     text = words.instruction or ""
     edits = words.edits
-    placed = (Location(file=x.file, line=x.line) for x in edits if isinstance(x, LineEdit))
+    placed = (
+        Location(file=edit.file, line=edit.line) for edit in edits if isinstance(edit, LineEdit)
+    )
     location = words.location or next(placed, None)
     folder = folder_of(edits, recording.workload.cwd)
     diff = unified_diff(edits, folder) if edits else None

@@ -223,7 +223,11 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
         if counted:
             total = sum(launch.samples or 0.0 for launch in counted)
             samples = total / sum(len(launch.step_s) for launch in counted)
-        peaks = [x.peak_memory_bytes for x in trials.baselines if x.peak_memory_bytes is not None]
+        peaks = [
+            baseline.peak_memory_bytes
+            for baseline in trials.baselines
+            if baseline.peak_memory_bytes is not None
+        ]
         baseline = replace(
             baseline,
             peak_memory_bytes=max(peaks, default=baseline.peak_memory_bytes),

@@ -320,7 +320,11 @@ class _Checkup(RunResults):
         trace = chosen.statistics
         # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
         expected = not self.recording.environment.gpus and not trace.has_device
-        unexpected = [x for x in trace_doubts(trace) if not (expected and x.fact in NO_GPU_EVENTS)]
+        unexpected = [
+            trace_doubt
+            for trace_doubt in trace_doubts(trace)
+            if not (expected and trace_doubt.fact in NO_GPU_EVENTS)
+        ]
         self.doubts += [doubt.sentence for doubt in unexpected]
         processes = profiled.added_to(self.recording.processes, trace.path)
         self.recording = replace(self.recording, trace=trace, processes=processes, ranks=ranks)
@@ -328,7 +332,11 @@ class _Checkup(RunResults):
 
     def _take_slowest(self, lowest: Observation) -> Observation:
         """Return what was observed on the rank that waits longest for data: no trace tells more."""
-        ranks = [x.rank for x in lowest.processes[: lowest.steps.trainers] if x.rank is not None]
+        ranks = [
+            process.rank
+            for process in lowest.processes[: lowest.steps.trainers]
+            if process.rank is not None
+        ]
         if len(ranks) < 2:
             return lowest
         observed = [lowest, *map(self.recorder.observed_on, ranks[1:])]

@@ -169,7 +169,11 @@ def _moved(diagnosis: Diagnosis, branch: str) -> Diagnosis:
 def _without_device(diagnosis: Diagnosis, why: Evidence) -> Diagnosis:
     """Return the diagnosis without what rests on a device that was not recorded."""
     checks = catalogue.checks()
-    waits = {x.question.text for x in checks.values() if x.question and x.asks("data_loader")}
+    waits = {
+        check.question.text
+        for check in checks.values()
+        if check.question and check.asks("data_loader")
+    }
     path = [
         x if x.question in waits else replace(x, answer="not measured", value=None)
         for x in diagnosis.path

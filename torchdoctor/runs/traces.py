@@ -80,9 +80,8 @@ def trace_checkup(
     unlike_steps = trace.unusual or trace.device_missing or mostly_start_up(trace)
     if unlike_steps or not (trace.what_if and trace.what_if.explains):
         trace = replace(trace, what_if=None)  # a replay takes all of a step for usual, and shown
-    # A leading dash would make a source an option.
-    named = [f"./{x}" if x.startswith("-") and x != STDIN else x for x in sources]
-    command, cwd = ["torchdoctor", "diagnose", *named], str(Path.cwd())
+    command = ["torchdoctor", "diagnose", *map(_as_argument, sources)]
+    cwd = str(Path.cwd())
     used = _gpus_used(ranks if rows else [chosen])
     recording = Recording(
         workload=Workload(command=command, cwd=cwd),
@@ -113,6 +112,11 @@ def trace_checkup(
         reproduce=[shlex.join(command)],
     )
     return _finished(report, chosen, annotated)
+
+
+def _as_argument(source: str) -> str:
+    """Return a source as a word of a command: a leading dash would make it an option."""
+    return f"./{source}" if source.startswith("-") and source != STDIN else source
 
 
 def _gpus_used(ranks: Sequence[RankTrace]) -> list[Gpu]:
@@ -152,7 +156,7 @@ def compared(ranks: Sequence[RankTrace]) -> tuple[list[RankTime], RankTrace, Ali
     if rows:
         return rows, ranks[rows.index(latest(rows))], aligned
     figures = [rank.statistics for rank in ranks]
-    own_s = [(x.step_s or 0.0) - (x.communication_exposed_s or 0.0) for x in figures]
+    own_s = [(figure.step_s or 0.0) - (figure.communication_exposed_s or 0.0) for figure in figures]
     return rows, ranks[own_s.index(max(own_s))], aligned  # of several jobs: it works longest
 
 
@@ -221,7 +225,7 @@ def _offered(
             )
             doubts += words.failures
     # What the verdict opens with is to be changed first, whatever it may gain.
-    opening = {x for f in diagnosis.findings if checks[f.check].opens_verdict for x in f.fixes}
+    opening = {fix for f in diagnosis.findings if checks[f.check].opens_verdict for fix in f.fixes}
     return sorted(offered, key=lambda fix: fix.fix not in opening), doubts
 
 
@@ -269,8 +273,8 @@ def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[Remark]:
     """Return what is missing for a firm answer: steps, or ranks."""
     figures = chosen.statistics
     world = chosen.world_size
-    doubts = [x for x in trace_doubts(figures) if x.fact in _PARTIAL]
-    remarks = [beware(x.fact, **x.values) for x in doubts]
+    doubts = [trace_doubt for trace_doubt in trace_doubts(figures) if trace_doubt.fact in _PARTIAL]
+    remarks = [beware(doubt.fact, **doubt.values) for doubt in doubts]
     if not figures.has_device and figures.device_missing is None:
         remarks.append(beware("no-device"))
     if 0 < figures.steps < _FEW_STEPS:
@@ -288,7 +292,11 @@ def _remarks(
     ranks: Sequence[RankTrace], chosen: RankTrace, aligned: Alignment | Unaligned
 ) -> list[Remark]:
     """Return what weakens the figures of the chosen trace, then what weakens the others."""
-    doubts = [x for x in trace_doubts(chosen.statistics) if x.fact not in _PARTIAL]
+    doubts = [
+        trace_doubt
+        for trace_doubt in trace_doubts(chosen.statistics)
+        if trace_doubt.fact not in _PARTIAL
+    ]
     remarks = [*_too_little(ranks, chosen), *map(_detail, doubts)]
     if len(ranks) > 1:
         remarks += map(_detail, _whose(ranks, chosen, aligned))

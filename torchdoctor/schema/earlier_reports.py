@@ -27,7 +27,7 @@ def with_throttling(record: Mapping[str, Any]) -> dict[str, Any]:
     reasons = sensors.get("gpu_throttle") if isinstance(sensors, dict) else None
     if not isinstance(sensors, dict) or not isinstance(reasons, list):
         return dict(record)
-    today = [_throttling(x) if isinstance(x, str) else x for x in reasons]
+    today = [_throttling(reason) if isinstance(reason, str) else reason for reason in reasons]
     return {**record, "sensors": {**sensors, "gpu_throttle": today}}
 
 
@@ -54,7 +54,9 @@ def _doubts(doubts: Any) -> Any:
     """Return doubts as facts: they were sentences."""
     if not isinstance(doubts, list):
         return []
-    return [{"fact": "said", "sentence": x} if isinstance(x, str) else x for x in doubts]
+    return [
+        {"fact": "said", "sentence": doubt} if isinstance(doubt, str) else doubt for doubt in doubts
+    ]
 
 
 def _diagnosis(diagnosis: dict[str, Any]) -> dict[str, Any]:

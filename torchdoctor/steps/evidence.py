@@ -193,11 +193,11 @@ class Evidence:
         """Return the loader whose batches are learned from most often; None: none is."""
         if sum(kind == "loader" for kind, _ in self._given_up) > 1:
             return None  # where each is followed by another one, none is the unit
-        known = [x for x in self._loaders if ("loader", x) not in self._given_up]
+        known = [loader for loader in self._loaders if ("loader", loader) not in self._given_up]
         # Of two loaders zipped, the one that is fetched first begins the step.
         return min(
             known,
-            key=lambda x: (-self._loaders[x].boundaries, self._loaders[x].late),
+            key=lambda loader: (-self._loaders[loader].boundaries, self._loaders[loader].late),
             default=None,
         )
 

@@ -204,7 +204,7 @@ def _is_flat(text: bytes) -> bool:
     except msgspec.DecodeError:
         return False
     shapes = shapes if isinstance(shapes, list) else []
-    image = next((x for x in shapes if isinstance(x, list) and len(x) > 2), [])
+    image = next((shape for shape in shapes if isinstance(shape, list) and len(shape) > 2), [])
     sides = [side for side in image[2:] if isinstance(side, int)]
     return bool(sides) and sum(side > 1 for side in sides) <= _FEW_SIDES
 

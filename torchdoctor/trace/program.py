@@ -99,7 +99,12 @@ def platform(trace: Trace) -> str | None:
     """Return whose device was recorded, by the software's marks; None: nothing says it."""
     devices = dictionaries(trace.metadata.get("deviceProperties"))
     calls = [trace.names[name] for name in np.unique(trace.runtime.name).tolist()]
-    for marks in (trace.categories, calls, trace.metadata, (str(x.get("name")) for x in devices)):
+    for marks in (
+        trace.categories,
+        calls,
+        trace.metadata,
+        (str(device.get("name")) for device in devices),
+    ):
         text = "\n".join(marks)
         for maker, mark in _PLATFORMS.items():
             if mark.search(text):
@@ -110,8 +115,11 @@ def platform(trace: Trace) -> str | None:
 def gpus(trace: Trace) -> list[Gpu]:
     """Return each device that was used and described, if only as those that are all alike."""
     described = dictionaries(trace.metadata.get("deviceProperties"))
-    alike = {(text(x.get("name")), whole_number(x.get("totalGlobalMem"))) for x in described}
-    own = {whole_number(known.get("id")): known for known in described}
+    alike = {
+        (text(dictionary.get("name")), whole_number(dictionary.get("totalGlobalMem")))
+        for dictionary in described
+    }
+    own = {whole_number(dictionary.get("id")): dictionary for dictionary in described}
     used_gpus = []
     for index in sorted(set(trace.device["device"].tolist()) - {-1}):
         known = own.get(index) or (described[0] if len(alike) == 1 else {})

@@ -80,7 +80,7 @@ class _Calls:
         """Return the functions among which most of the time of one is divided, longest first."""
         rows = self._single(np.flatnonzero(self.frames.name == name))
         least = _NAMED * self.spent_ns[rows].sum()
-        parts = [x for x in self._called(rows) if self.spent_ns[x].sum() >= max(least, 1)]
+        parts = [ints for ints in self._called(rows) if self.spent_ns[ints].sum() >= max(least, 1)]
         calls = []
         for part in map(self._single, parts or [rows]):
             match = FRAME.fullmatch(self.names[self.frames.name[part[0]]])

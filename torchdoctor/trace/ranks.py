@@ -242,17 +242,19 @@ def read_ranks(
         many = f"None of {len(unread)} files is a trace that can be read: {first}"
         raise first if len(unread) == 1 else UsageError(many)
     reasons = {name: fact("file-left-out", reason=error.what) for name, error in unread.items()}
-    best = max(traces, key=lambda x: (not x.annotated, not x.cut_off, x.statistics.steps))
+    best = max(
+        traces, key=lambda trace: (not trace.annotated, not trace.cut_off, trace.statistics.steps)
+    )
     flaws: dict[str, Callable[[RankTrace], bool]] = {
         "file-annotated": lambda x: x.annotated,
         "file-cut-off": lambda x: x.cut_off and x is not best,
         "file-without-rank": lambda x: x.rank is None,
     }
     for flaw, has_flaw in flaws.items():
-        flawed = [x.statistics.path for x in traces if has_flaw(x)]
+        flawed = [trace.statistics.path for trace in traces if has_flaw(trace)]
         if len(flawed) < len(traces):
             reasons |= {path: fact(flaw, path=path) for path in flawed}
-            traces = [x for x in traces if x.statistics.path not in flawed]
+            traces = [trace for trace in traces if trace.statistics.path not in flawed]
     return sorted(traces, key=lambda trace: trace.rank or 0), reasons
 
 

@@ -95,7 +95,7 @@ class ArmSpecs:
 
     def _filled_after(self, fixes: FixSet) -> int:
         """Return iterations of an epoch, where a fix keeps what it makes in it for later ones."""
-        keeps = any(self._fixes[x].fills_in_first_epoch for x in fixes if x in self._fixes)
+        keeps = any(self._fixes[fix].fills_in_first_epoch for fix in fixes if fix in self._fixes)
         loader = self._loaders[0] if self._loaders else None
         if not keeps or loader is None or not loader.dataset_length or not loader.batch_size:
             return 0

@@ -85,7 +85,9 @@ def fix_facts(fix: FixSpec, recording: Recording) -> FixFacts:
     return FixFacts(
         keeps_results=fix.keeps_results,
         includes=frozenset(fix.includes(recording)),
-        phases=frozenset(x for x in fix.phases if not recording.has_gpu or x in COMPETING),
+        phases=frozenset(
+            phase for phase in fix.phases if not recording.has_gpu or phase in COMPETING
+        ),
         branches=frozenset(checks[ident].branch for ident in fix.treats),
         ladder=None if values is None else Ladder(**values),
         how=Preparation(

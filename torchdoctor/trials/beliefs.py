@@ -154,15 +154,17 @@ class Beliefs:
         measured = [x for x in arms if x is not arm and self.results.measured(x.name)]
         for other in (x for x in arms if x is not arm and x.family and x.family <= arm.family):
             low, high = sorted((arm.setting, other.setting))
-            nearer = [x for x in measured if other.family <= x.family and low <= x.setting <= high]
+            nearer = [
+                arm for arm in measured if other.family <= arm.family and low <= arm.setting <= high
+            ]
             apart = _apart(arm, other)
-            if other not in nearer and all(_apart(x, other) >= apart for x in nearer):
+            if other not in nearer and all(_apart(arm, other) >= apart for arm in nearer):
                 more = _NEIGHBOUR_PART * apart * max(abs(gain), 0.1)
                 yield other.name, gain, error + more, 1.0
 
     def sigma_log(self, without: Members | None = None) -> Floats:
         """Return the log weight of each of `SIGMAS` by all but the pairs of a set."""
-        error = min((x.error for x in self.results.blocks.values()), default=1.0)
+        error = min((block.error for block in self.results.blocks.values()), default=1.0)
         log = claims.sigma_prior_log(self.results.side_by_side) + claims.block_evidence(error)
         for name, evidence in self._evidence.items():
             if without != frozenset([name]):
@@ -264,7 +266,7 @@ class Beliefs:
         adds = self.gain_of[name] > best + LEAST_GAIN
         if members in self.results.pairs and len(members) > 1:
             # Where members hinder each other, what one gains alone says little of the set.
-            others = [self.gain(x) for x in self.results.pairs if x <= members - {name}]
+            others = [self.gain(pair) for pair in self.results.pairs if pair <= members - {name}]
             most = np.max([np.zeros(SAMPLES), *others], axis=0)
             adds = np.where(_FIGHTING, self.gain(members) > most + LEAST_GAIN, adds)
         return np.asarray(adds)

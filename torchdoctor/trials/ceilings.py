@@ -70,7 +70,9 @@ def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
             whole=ceiling.takes_all(recording),
         )
         trials.append(CeilingTrial(row=row, fixes=FixSet.of(ABLATION + ident, values)))
-    return sorted(trials, key=lambda x: (x.row.branch != bottleneck, -(x.row.share or 0.0)))
+    return sorted(
+        trials, key=lambda trial: (trial.row.branch != bottleneck, -(trial.row.share or 0.0))
+    )
 
 
 def abandon(
@@ -83,7 +85,7 @@ def abandon(
     """
     for arm, states in zip(arms, launch.arms, strict=False):
         states_of_no_use = ("refused", "failed") if arm in ceilings else ("refused",)
-        lacking = next((x for x in states if x.state in states_of_no_use), None)
+        lacking = next((state for state in states if state.state in states_of_no_use), None)
         if lacking is not None:
             arm.refused = lacking.reason or "It could not be tried."
     if launch.failed_in is None:
@@ -208,7 +210,7 @@ def _repeat(log: Log, turns: Sequence[Arm], ceilings: Sequence[Arm], rounds: int
     """Launch once; return True if another launch without some ceiling makes sense."""
     launch = log.switch(turns, rounds)
     broken = abandon(launch, turns, ceilings, _FEWEST_PAIRS)
-    applied = [[x.state == "applied" for x in states] for states in launch.arms]
+    applied = [[state.state == "applied" for state in states] for states in launch.arms]
     kept = {0, *(n for n, states in enumerate(applied, 1) if states and all(states))}
     blocks = [block for block in launch.blocks if block.arm in kept]
     log.switched.append(Series(keys=[BASELINE, *(arm.key for arm in turns)], blocks=blocks))

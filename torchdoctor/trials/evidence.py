@@ -81,7 +81,11 @@ class Evidence:
         """Return the differences of the untouched program with itself, in blocks of one launch."""
         how = self.estimator(self.decided_by())
         switched = self._log.switched
-        return [x for series in switched for x in untouched_differences(series.blocks, how)]
+        return [
+            untouched_difference
+            for series in switched
+            for untouched_difference in untouched_differences(series.blocks, how)
+        ]
 
     def numerics(self, arm: Arm) -> Numerics:
         """Return the verdict on whether training changed in this arm."""

@@ -155,7 +155,7 @@ class Log:
             parts.append(f"{counted(len(arms) - fixes, 'removed cost')}")
         message = f"One launch switches {' and '.join(parts)} on and off in turns"
         with self._measuring("switch", message, *arms):
-            return self.engine.switch([x.spec for x in arms], rounds, most_s=self.budget.left())
+            return self.engine.switch([arm.spec for arm in arms], rounds, most_s=self.budget.left())
 
     def tell(self, phase: str, message: str) -> None:
         """Tell how far the search has come."""

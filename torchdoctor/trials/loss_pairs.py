@@ -132,7 +132,7 @@ def _figures(
         step_speedup=interval([math.log(fmean(a.step_s) / fmean(b.step_s)) for a, b in pairs]),
     )
     values = [None if broken[side] else [last(both[side]) for both in columns] for side in (0, 1)]
-    means = [None if known is None else fmean(known) for known in values]
+    means = [None if value is None else fmean(value) for value in values]
     comparison = replace(comparison, without=means[0], with_fix=means[1])
     without, with_fix = values
     if without is None or with_fix is None:

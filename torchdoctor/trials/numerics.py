@@ -293,7 +293,8 @@ def _altered(decisions: ComparedDecisions) -> str:
 
 def _examples(decisions: ComparedDecisions) -> str:
     return ", ".join(
-        f"output {x.output}: {x.after} in place of {x.before}" for x in decisions.examples
+        f"output {example.output}: {example.after} in place of {example.before}"
+        for example in decisions.examples
     )
 
 
@@ -335,7 +336,7 @@ def _not_finite(trial: LaunchTiming, untouched: Untouched) -> str | None:
     if bad is None:
         return None
     for baseline in untouched.baselines:
-        theirs = [x for x in baseline.losses[: bad + 1] if x is not None]
+        theirs = [loss for loss in baseline.losses[: bad + 1] if loss is not None]
         if theirs and not np.isfinite(theirs).all():
             return None  # the untouched program's own loss is broken by then
     return f"Loss {bad + 1} is {trial.losses[bad]}, the untouched program's are finite."

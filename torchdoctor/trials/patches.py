@@ -32,7 +32,9 @@ class Patches:
         as a patch, and the others by hand beside it.
         """
         alone = {members for members in self.rejected if self._works_by_hand(members)}
-        return frozenset(x for x in alone if all(frozenset([name]) in alone for name in x))
+        return frozenset(
+            members for members in alone if all(frozenset([name]) in alone for name in members)
+        )
 
     def _works_by_hand(self, members: Members) -> bool:
         return self.rejected[members].problem in ("lacks-edit", "not-tried", "failed")

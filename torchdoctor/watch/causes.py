@@ -212,7 +212,7 @@ def _finding_of(change: Change, check: str, ident: str) -> Finding | None:
 
     after = of_level(change.process, change.after)
     findings = catalogue.checks()[check].findings(after)
-    return next((x for x in findings if x.evidence[0].fact == ident), None)
+    return next((finding for finding in findings if finding.evidence[0].fact == ident), None)
 
 
 def _findings(change: Change) -> list[tuple[Finding, list[str]]]:

@@ -24,8 +24,15 @@ _MOST_NAMED = 5  # ranks that have not started
 def rank_alerts(processes: Sequence[Followed], now_s: float) -> list[Alert]:
     """Return what is to be told of the ranks now; the same at each call while it lasts."""
     # A program may start a rank again, after a crash or for its next training.
-    last = {x.stem if x.process.rank is None else x.process.rank: x for x in processes}.values()
-    first = {x.process.rank: x for x in processes[::-1] if x.process.rank is not None}.values()
+    last = {
+        process.stem if process.process.rank is None else process.process.rank: process
+        for process in processes
+    }.values()
+    first = {
+        process.process.rank: process
+        for process in processes[::-1]
+        if process.process.rank is not None
+    }.values()
     running = [x for x in last if not x.process.exited and x.sign is not None]
     alive = [x for x in running if now_s - _sign_s(x) < _QUIET_S]
     if not alive:  # the whole run has ended, or is read from a copy
@@ -33,7 +40,7 @@ def rank_alerts(processes: Sequence[Followed], now_s: float) -> list[Alert]:
     ranks = [x for x in running if x.process.rank is not None and (x.process.world_size or 1) > 1]
     return [
         *_late([*first][::-1], now_s),
-        *(_dead(x) for x in ranks if x not in alive),
+        *(_dead(rank) for rank in ranks if rank not in alive),
         *_hangs([x for x in alive if x.last_step], now_s),
         *_lags([x for x in alive if x in ranks]),
     ]
@@ -51,15 +58,15 @@ def _dead(followed: Followed) -> Alert:
 def _late(ranks: Sequence[Followed], now_s: float) -> Iterator[Alert]:
     if len(ranks) < 2:
         return
-    usual_s = float(np.median([x.unix_s(x.process.start_ns) for x in ranks]))
+    usual_s = float(np.median([rank.unix_s(rank.process.start_ns) for rank in ranks]))
     for followed in ranks:
         late_s = followed.unix_s(followed.process.start_ns) - usual_s
         if late_s > _LATE_S:
             late = fact("rank-late", late_s=late_s, host=followed.process.host)
             yield followed.alert("late", late, followed.process.start_ns, 0)
-    world = max(x.process.world_size or 1 for x in ranks)
-    missing = sorted(set(range(world)) - {x.process.rank for x in ranks})
-    if missing and now_s - usual_s > 2 * _LATE_S and not any(x.last_step for x in ranks):
+    world = max(rank.process.world_size or 1 for rank in ranks)
+    missing = sorted(set(range(world)) - {rank.process.rank for rank in ranks})
+    if missing and now_s - usual_s > 2 * _LATE_S and not any(rank.last_step for rank in ranks):
         never = fact(
             "ranks-missing",
             missing=len(missing),
@@ -76,10 +83,13 @@ def _hangs(alive: Sequence[Followed], now_s: float) -> Iterator[Alert]:
     if not alive:
         return
     several = len(alive) > 1
-    at_s = max(x.unix_s(x.last_ns) for x in alive)
-    usual_s = max(float(np.median(x.table["step_s"])) if len(x.table) else 0.0 for x in alive)
-    longest_s = max(x.longest_s for x in alive)
-    phases = [PHASES[int(x.sign["phase"])] for x in alive]  # type: ignore[index]
+    at_s = max(followed.unix_s(followed.last_ns) for followed in alive)
+    usual_s = max(
+        float(np.median(followed.table["step_s"])) if len(followed.table) else 0.0
+        for followed in alive
+    )
+    longest_s = max(followed.longest_s for followed in alive)
+    phases = [PHASES[int(followed.sign["phase"])] for followed in alive]  # type: ignore[index]
     patience_s = max(_PATIENCE_S[several], 20 * usual_s, 3 * longest_s)
     if now_s - at_s < patience_s or {"evaluation", "checkpoint"} & set(phases):
         return
@@ -98,10 +108,10 @@ def _hangs(alive: Sequence[Followed], now_s: float) -> Iterator[Alert]:
 
 def _lags(ranks: Sequence[Followed]) -> Iterator[Alert]:
     """Tell of a rank that the others have waited for from the beginning."""
-    lengths = [len(x.table) for x in ranks]  # what comes later is told as a change
+    lengths = [len(rank.table) for rank in ranks]  # what comes later is told as a change
     if len(ranks) < 2 or min(lengths) < ENOUGH or max(lengths) > 2 * ENOUGH:
         return
-    recent = [x.table[-ENOUGH:] for x in ranks]
+    recent = [rank.table[-ENOUGH:] for rank in ranks]
     waits = np.array([np.nan_to_num(np.median(rows["exchange"])) for rows in recent])
     step_s = float(np.median([np.median(rows["step_s"]) for rows in recent]))
     at = int(np.argmin(waits))

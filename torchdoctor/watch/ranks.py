@@ -50,7 +50,7 @@ def ranks_of(run: WatchedRun) -> Ranks:
     parts = [_rows_of(log, wanted) for log in logs]
     exchanged = np.array([part.exchanged_ns for part in parts])  # (ranks, steps)
     entry = np.array([part.entry_ns for part in parts])
-    hosts = [x.process.host for x in logs]
+    hosts = [log.process.host for log in logs]
     offsets = _offsets_ns(exchanged, hosts)
     entry += offsets[:, None]
     known = np.isfinite(entry).all(axis=0)
@@ -138,16 +138,18 @@ def _offsets_ns(exchanged: NDArray[np.float64], hosts: list[str]) -> NDArray[np.
 def _behind(run: WatchedRun, logs: list[ProcessLog], times: list[RankTime]) -> Ranks:
     """Return the ranks with the slowest named, where the others wait for it."""
     slowest = latest(times)
-    rest = [x for x in times if x is not slowest]
-    shares = [max((x.wait_s or 0.0) - (slowest.wait_s or 0.0), 0.0) / x.step_s for x in rest]
+    rest = [time for time in times if time is not slowest]
+    shares = [
+        max((time.wait_s or 0.0) - (slowest.wait_s or 0.0), 0.0) / time.step_s for time in rest
+    ]
     waiting = float(np.mean(shares))
     finding = imbalance(times)
     if finding is None:
         return Ranks(times=times, waiting=waiting)
     by_rank = {log.process.rank: log for log in logs}
-    some = sorted(rest, key=lambda x: -(x.wait_s or 0.0))[:_SOME]
+    some = sorted(rest, key=lambda time: -(time.wait_s or 0.0))[:_SOME]
     tables = [_levels(run, by_rank[x.rank]) for x in (slowest, *some)]
-    usual = {name: float(np.median([x[name] for x in tables[1:]])) for name in tables[0]}
+    usual = {name: float(np.median([table[name] for table in tables[1:]])) for name in tables[0]}
     _, why = lag_cause(Change(usual, tables[0]))
     process = by_rank[slowest.rank].process
     wait = fact("ranks-wait", share=waiting, rank=slowest.rank, host=process.host)

@@ -230,7 +230,10 @@ def read_run(folder: Path) -> WatchedRun:
         raise FileNotFoundError(f"no watched run in {folder}")
     last = 1 << 30
     logs.sort(
-        key=lambda x: (last if x.process.rank is None else x.process.rank, x.process.start_unix_ns)
+        key=lambda log: (
+            last if log.process.rank is None else log.process.rank,
+            log.process.start_unix_ns,
+        )
     )
     machines: dict[str, list[Rows]] = {}
     for path in sorted(inside.glob("machine-*.sensors")):

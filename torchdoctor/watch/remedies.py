@@ -48,4 +48,4 @@ def remedies(
         fixes.append(ident)
         bounds.append(bound_of(touched))
     known = [bound for bound in bounds if bound is not None]
-    return Remedies(fixes, max(known, key=lambda x: x.speedup, default=None))
+    return Remedies(fixes, max(known, key=lambda bound: bound.speedup, default=None))

@@ -37,14 +37,14 @@ SILENT_S = 40.0  # without a sign of life: a run that did not end was killed
 def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     """Return what is known of a run so far; `now_s`: Unix time."""
     nothing = Start(host="", pid=0, command=[], cwd="")
-    start = min(run.starts, key=lambda x: x.start_unix_ns, default=nothing)
+    start = min(run.starts, key=lambda start: start.start_unix_ns, default=nothing)
     status, ending, until_s = standing(run, time.time() if now_s is None else now_s)
     logs = trained(run)
     about = {
         "folder": str(run.folder.parent),
         "command": start.command or (logs[0].process.argv if logs else []),
         "cwd": start.cwd,
-        "hosts": sorted({x.host for x in run.starts} | {x.process.host for x in logs}),
+        "hosts": sorted({start.host for start in run.starts} | {log.process.host for log in logs}),
         "started_unix_s": start.start_unix_ns / 1e9,
         "elapsed_s": max(until_s - start.start_unix_ns / 1e9, 0.0),
         "alerts": read_alerts(run.folder),
@@ -97,17 +97,21 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
 
 def standing(run: WatchedRun, now_s: float) -> tuple[str, Evidence, float]:
     """Return if the run runs, ended or was killed; the fact of it; until when (Unix s)."""
-    signs = [float(x.sensors["unix_ns"][-1]) / 1e9 for x in run.processes if len(x.sensors)]
+    signs = [
+        float(process.sensors["unix_ns"][-1]) / 1e9
+        for process in run.processes
+        if len(process.sensors)
+    ]
     signs += [float(rows["unix_ns"][-1]) / 1e9 for rows in run.machines.values() if len(rows)]
-    signs += [x.start_unix_ns / 1e9 for x in run.starts]
+    signs += [start.start_unix_ns / 1e9 for start in run.starts]
     last_s = max(signs, default=0.0)
-    ends = [x.end_unix_ns for x in run.starts]
+    ends = [start.end_unix_ns for start in run.starts]
     if ends and all(ends):
         end_s = max(end for end in ends if end) / 1e9
-        if any(x.exited is False for x in run.starts):
+        if any(start.exited is False for start in run.starts):
             return "killed", fact("program-broken-off", at_s=end_s), end_s
         return "ended", fact("program-ended", at_s=end_s), end_s
-    if run.processes and all(x.process.exited for x in run.processes):
+    if run.processes and all(process.process.exited for process in run.processes):
         return "ended", fact("program-ended", at_s=last_s), last_s
     if now_s - last_s > SILENT_S:
         return "killed", fact("run-silent", at_s=last_s), last_s
@@ -123,7 +127,7 @@ def _table(run: WatchedRun, log: ProcessLog, steps: Steps) -> NDArray[np.void]:
 
 def _phases(steps: Steps, plain: Steps) -> dict[str, float]:
     """Return the seconds of each phase; those without hooks are divided like the others."""
-    phases = {x: float(plain.rows[x].sum(dtype=float)) for x in PHASES}
+    phases = {phase: float(plain.rows[phase].sum(dtype=float)) for phase in PHASES}
     whole = float(steps.total_s.sum())
     known = float(plain.total_s.sum())
     if not known:
@@ -142,7 +146,7 @@ def _best(steps: Steps, length_s: float) -> float | None:
     cuts = np.flatnonzero(np.diff(hours) > 0) + 1
     parts = [x for x in np.split(steps.step_s, cuts) if len(x)]
     # The last stretch may be too short to tell.
-    return min(float(np.median(x)) for x in parts[:-1] or parts)
+    return min(float(np.median(part)) for part in parts[:-1] or parts)
 
 
 def _period(part: NDArray[np.void], offset_s: float) -> Period:

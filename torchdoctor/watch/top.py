@@ -67,7 +67,7 @@ def frame(run: WatchedRun, now_s: float, width: int, height: int, colours: str |
     logs = trained(run)
     start = run.starts[0] if run.starts else None
     log = next((log for log in logs if len(log.steps)), None)
-    began_s = min((x.start_unix_ns for x in run.starts), default=0) / 1e9 or now_s
+    began_s = min((start.start_unix_ns for start in run.starts), default=0) / 1e9 or now_s
     name = program(start.command, start.cwd) if start is not None else run.folder.parent.name
     alerts = [sentence_of(alert) for alert in read_alerts(run.folder)]
     blocks = _waiting(logs, now_s - began_s) if log is None else _progress(log, width)

@@ -108,7 +108,7 @@ def of_level(
 
     `fetch_cpu_share` is that of a loader without workers, which no log tells.
     """
-    phases_s = {x: 0.0 if x in _PAUSES else _or_zero(level[x]) for x in PHASES}
+    phases_s = {phase: 0.0 if phase in _PAUSES else _or_zero(level[phase]) for phase in PHASES}
     known = {name: value for name, value in level.items() if math.isfinite(value)}
     cpus = known.get("cpus")
     sensors = SensorStatistics(

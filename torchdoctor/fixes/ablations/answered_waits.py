@@ -22,8 +22,12 @@ def share(recording: Recording) -> float | None:
     if trace is None or not trace.step_s:
         return None
     if not recording.has_gpu:
-        read = [x for x in trace.operators if "item" in x.name or "local_scalar" in x.name]
-        return min(sum(x.self_s for x in read) / trace.step_s, 1.0)
+        read = [
+            operator
+            for operator in trace.operators
+            if "item" in operator.name or "local_scalar" in operator.name
+        ]
+        return min(sum(operator.self_s for operator in read) / trace.step_s, 1.0)
     if trace.sync_s is None:
         return None
     idle = sum(part or 0.0 for part in (trace.shares.cpu, trace.shares.runtime, trace.shares.other))
@@ -37,7 +41,9 @@ def settings(recording: Recording) -> Settings | None:
     if recording.has_gpu:
         waits = any(call.kind == "wait" for call in recording.main.tensor_calls)
         return {"on_gpu": True} if waits or (trace.syncs_per_step or 0.0) >= 1.0 else None
-    reads = sum(x.calls_per_step for x in trace.operators if x.name == _READING)
+    reads = sum(
+        operator.calls_per_step for operator in trace.operators if operator.name == _READING
+    )
     return {"on_gpu": False} if reads >= _MANY else None
 
 

@@ -116,7 +116,9 @@ class _BatchFunction:
     def keep(self, key: Any, value: Any) -> None:
         """Keep a result if it is a batch."""
         leaves = self.torch.utils._pytree.tree_leaves(value)
-        if not any(isinstance(x, self.torch.Tensor) or self.program.is_array(x) for x in leaves):
+        if not any(
+            isinstance(leaf, self.torch.Tensor) or self.program.is_array(leaf) for leaf in leaves
+        ):
             self.program.refuse("The function that prepares batches returns no tensor or array.")
         self.given.add(key)
         self.kept[key] = self.program.replayed(value)

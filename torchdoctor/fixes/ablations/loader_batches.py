@@ -37,7 +37,9 @@ def settings(recording: Recording) -> Settings | None:
     between = steps.two_modes or steps.evaluation_s > _BETWEEN * steps.mean_s
     ident = steps.boundary.ident
     loaders = recording.main.loaders
-    varies = any(len(x.batch_shapes) > _MOST_SHAPES for x in loaders if x.ident == ident)
+    varies = any(
+        len(loader.batch_shapes) > _MOST_SHAPES for loader in loaders if loader.ident == ident
+    )
     return {"loader": ident, "epochs_matter": between, "varies": varies}
 
 

@@ -66,7 +66,9 @@ class _Skipped:
 
     def start(self) -> None:
         """Make zeros for gradients beforehand: if memory is short, nothing is skipped."""
-        groups = [group for x in self.program.optimizers() for group in x.param_groups]
+        groups = [
+            group for optimizer in self.program.optimizers() for group in optimizer.param_groups
+        ]
         wanted = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
         self.zeros = [(p, self.torch.zeros_like(p)) for p in wanted.values()]
 
@@ -80,7 +82,10 @@ class _Skipped:
         if not torch.is_grad_enabled() or not module.training or not self.program.usable:
             return None
         leaves = self.tree.tree_leaves((args, kwargs))
-        return (id(module), *(tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor)))
+        return (
+            id(module),
+            *(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor)),
+        )
 
     def answer(self, module: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
         """Return a copy of the kept output: the program may change what it gets."""
@@ -103,8 +108,12 @@ class _Skipped:
         self.shapes.add(key)
         if len(self.shapes) > _MOST_SHAPES:
             self.program.refuse("Its model's inputs have ever other shapes.")
-        tensors = [x for x in self.tree.tree_leaves(output) if isinstance(x, torch.Tensor)]
-        if not any(x.requires_grad for x in tensors):
+        tensors = [
+            tree_leaf
+            for tree_leaf in self.tree.tree_leaves(output)
+            if isinstance(tree_leaf, torch.Tensor)
+        ]
+        if not any(tensor.requires_grad for tensor in tensors):
             return  # nothing is learned from it, or an output of a kind that is not known
 
         def leaf(value: Any) -> Any:

@@ -133,14 +133,16 @@ class GradientScaling:
     def _look(self, optimizer, args, kwargs):
         """Leave the step out where its gradients are not finite."""
         # `args` of the hook hold the optimizer itself first.
-        if kwargs.get("closure") is not None or any(callable(known) for known in args[1:]):
+        if kwargs.get("closure") is not None or any(callable(arg) for arg in args[1:]):
             self._program.refuse("The optimizer computes gradients within its step (closure).")
         self._restore()
         if any(overflow.item() for overflow in self._overflows.values()):
             self._overflows.clear()
             self.scale = max(self.scale * _BACKOFF, 1.0)
             self._whole_steps = 0
-            self._suspects = {id(known) for known in self._program.optimizers()} | {id(optimizer)}
+            self._suspects = {id(optimizer) for optimizer in self._program.optimizers()} | {
+                id(optimizer)
+            }
         else:
             self._whole_steps += 1
             if self._whole_steps >= _GROWTH_INTERVAL:

@@ -145,7 +145,7 @@ class SampleCache:
             return list(kept) == list(sample) and all(self._equal(kept[k], sample[k]) for k in kept)
         if hasattr(kept, "tobytes"):
             names = ("dtype", "shape", "mode", "size")
-            same = all(getattr(kept, x, None) == getattr(sample, x, None) for x in names)
+            same = all(getattr(kept, name, None) == getattr(sample, name, None) for name in names)
             return same and kept.tobytes() == sample.tobytes()
         return repr(kept) == repr(sample)
 

@@ -17,7 +17,9 @@ class TrainingState:
     def __init__(self, torch, modules, optimizers):
         self._torch = torch
         self._seen = {}  # id(tensor) -> how it goes back: who is held twice is kept once
-        parameters = [p for x in optimizers for g in x.param_groups for p in g["params"]]
+        parameters = [
+            p for optimizer in optimizers for g in optimizer.param_groups for p in g["params"]
+        ]
         held = []
         for module in modules:
             held += [x for part in module.modules() for x in (part._parameters, part._buffers)]
@@ -101,8 +103,10 @@ def _tensors(torch, modules, optimizers):
         values += [x for group in optimizer.param_groups for x in group["params"]]
         for state in optimizer.state.values():
             values += getattr(state, "values", list)()
-    tensors = [x for x in values if isinstance(x, torch.Tensor)]
-    return {id(x): x for x in [*tensors, *(x.grad for x in tensors)] if x is not None}.values()
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return {
+        id(x): x for x in [*tensors, *(tensor.grad for tensor in tensors)] if x is not None
+    }.values()
 
 
 def _kept_tensor(tensor):

@@ -95,7 +95,11 @@ class Inference:
 
     def _plain_leaves(self, output):
         torch = self._session.torch
-        return [x for x in torch.utils._pytree.tree_leaves(output) if _is_plain(torch, x)]
+        return [
+            tree_leaf
+            for tree_leaf in torch.utils._pytree.tree_leaves(output)
+            if _is_plain(torch, tree_leaf)
+        ]
 
     def _digest(self, leaves):
         """Return the figure of an output by its tensors; None: it has none."""

@@ -64,7 +64,11 @@ class KeptGraphs:
         self.on = False
         frames = list(places.users_frames(sys._getframe(1)))
         tensor_class = self._torch.Tensor
-        tensors = [x for x in gc.get_objects() if issubclass(type(x), tensor_class)]
+        tensors = [
+            get_object
+            for get_object in gc.get_objects()
+            if issubclass(type(get_object), tensor_class)
+        ]
         held = [tensor for tensor in tensors if _graph_of(tensor) is not None]
         holders = {}
         for tensor in held:
@@ -126,7 +130,11 @@ def _line_that_keeps(frame, name):
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return None
-    calls = [x for x in ast.walk(tree) if isinstance(x, ast.Call) and hasattr(x.func, "attr")]
-    puts = [x for x in calls if x.func.attr in _KEEPS and ast.unparse(x.func.value) == name]
+    calls = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and hasattr(node.func, "attr")
+    ]
+    puts = [
+        call for call in calls if call.func.attr in _KEEPS and ast.unparse(call.func.value) == name
+    ]
     lines = {node.lineno for node in puts}
     return None if len(lines) != 1 else places.of_line(file, lines.pop(), frame.f_code.co_name)

@@ -103,7 +103,11 @@ class Models:
     def _scan_all(self):
         module_class = self._session.torch.nn.Module
         # Never isinstance(): it would wake up the lazy proxies of other libraries.
-        modules = [x for x in gc.get_objects() if _is_module(type(x), module_class)]
+        modules = [
+            get_object
+            for get_object in gc.get_objects()
+            if _is_module(type(get_object), module_class)
+        ]
         children = set()
         for module in modules:
             own = module.__dict__

@@ -262,7 +262,7 @@ def _is_part(tensor):
 def _places(index):
     """Return how many whole numbers an index is made of; 0: it names no single place."""
     numbers = index if type(index) is tuple else (index,)
-    return len(numbers) if all(type(x) is int for x in numbers) else 0
+    return len(numbers) if all(type(number) is int for number in numbers) else 0
 
 
 def _enter_index_mode(torch, note):

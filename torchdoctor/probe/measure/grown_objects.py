@@ -93,7 +93,9 @@ class GrownObjects:
         """Count the hooks of a model and of the modules in it."""
         modules = list(itertools.islice(model.modules(), _MOST_NAMES))
         for method, name in _HOOKS:
-            hooks = [hook for x in modules for hook in (getattr(x, name, None) or {}).values()]
+            hooks = [
+                hook for module in modules for hook in (getattr(module, name, None) or {}).values()
+            ]
             if hooks:
                 key = ("", "", "%s of %s" % (method, type(model).__name__))
                 self._note(key, "hooks", _registering_line(hooks[-1], method), len(hooks), step)

@@ -25,7 +25,7 @@ class InferredInputs:
             self._last = None
             return
         values = (*args, *kwargs.values())
-        tokens = next((x for x in values if self._is_tokens(x)), None)
+        tokens = next((value for value in values if self._is_tokens(value)), None)
         if tokens is None:
             return
         last, self._last = self._last, tokens
@@ -68,7 +68,9 @@ class InferredInputs:
 def padding_of(module, torch):
     """Return the token that a model's embedding takes for padding; 0 where it says none."""
     embeddings = (x for x in module.modules() if isinstance(x, torch.nn.Embedding))
-    return next((x.padding_idx for x in embeddings if x.padding_idx is not None), 0)
+    return next(
+        (embedding.padding_idx for embedding in embeddings if embedding.padding_idx is not None), 0
+    )
 
 
 def mode_dependent(modules, torch):
@@ -76,10 +78,10 @@ def mode_dependent(modules, torch):
     norms = torch.nn.modules.batchnorm._NormBase
     dropout = torch.nn.modules.dropout._DropoutNd
     names = (
-        type(x).__name__
-        for x in modules
-        if (isinstance(x, norms) and getattr(x, "track_running_stats", False))
-        or (isinstance(x, dropout) and x.p > 0)
-        or (isinstance(x, torch.nn.MultiheadAttention) and x.dropout > 0)
+        type(module).__name__
+        for module in modules
+        if (isinstance(module, norms) and getattr(module, "track_running_stats", False))
+        or (isinstance(module, dropout) and module.p > 0)
+        or (isinstance(module, torch.nn.MultiheadAttention) and module.dropout > 0)
     )
     return sorted(set(names))

@@ -105,12 +105,18 @@ class Fingerprints:
         if samples <= 0:
             return
         tensors = [x for x in tensors_of(batch) if x.dim() > 0 and x.shape[0] == samples]
-        tensors = [x for x in tensors if x.device.type == "cpu" and not x.is_sparse]
+        tensors = [
+            tensor for tensor in tensors if tensor.device.type == "cpu" and not tensor.is_sparse
+        ]
         if not tensors:
             return
-        largest = max(tensors, key=lambda x: x.numel())
-        labels = [x for x in tensors if x is not largest and not x.dtype.is_floating_point]
-        label = min(labels, key=lambda x: x.numel()) if labels else None
+        largest = max(tensors, key=lambda tensor: tensor.numel())
+        labels = [
+            tensor
+            for tensor in tensors
+            if tensor is not largest and not tensor.dtype.is_floating_point
+        ]
+        label = min(labels, key=lambda label: label.numel()) if labels else None
         inputs = _row_hashes(largest, samples)
         marks = _row_hashes(label, samples) if label is not None else ["-"] * samples
         self._by_loader.setdefault(ident, []).extend(
