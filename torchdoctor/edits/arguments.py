@@ -42,7 +42,7 @@ def _gets_too_long(program: Program, call: cst.Call, added: Sequence[str]) -> bo
     several = len(call.args) + len(added) >= _MANY and len(call.args) > 0
     if places.start.line != places.end.line or not several:
         return False
-    if any(isinstance(x, cst.FormattedString) for x in program.around(call)):
+    if any(isinstance(node, cst.FormattedString) for node in program.around(call)):
         return False  # before Python 3.12 it must stay on one line
     longest = max(_LONG, *(len(line) for line in program.code.splitlines()))
     return places.end.column + sum(len(text) + 2 for text in added) > longest

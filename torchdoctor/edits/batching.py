@@ -32,11 +32,11 @@ def with_batch_sampler(program: Program, edit: BatchSamplerEdit) -> Changes | No
         return None
     if rows is None or shuffled is None or dropped is None:
         return None
-    own = "RandomSampler" if shuffled == "True" else "SequentialSampler"
-    prefix, changes = _prefix(program, call, own)
+    sampler_class = "RandomSampler" if shuffled == "True" else "SequentialSampler"
+    prefix, changes = _prefix(program, call, sampler_class)
     if changes is None:
         return None
-    batches = f"{prefix}BatchSampler({prefix}{own}({rows}), {source_of(size)}, {dropped})"
+    batches = f"{prefix}BatchSampler({prefix}{sampler_class}({rows}), {source_of(size)}, {dropped})"
     for name, position in _PLACES.items():
         number = argument_number(call, name, position if position < _POSITIONAL else None)
         if number is not None:
@@ -68,15 +68,15 @@ def _read(program: Program) -> set[str]:
     return {attribute.attr.value for attribute in program.of(cst.Attribute)}
 
 
-def _prefix(program: Program, call: cst.Call, own: str) -> tuple[str, Changes | None]:
+def _prefix(program: Program, call: cst.Call, sampler_class: str) -> tuple[str, Changes | None]:
     """Return how the program writes the package before a class, and an import if it needs one."""
     owner = call.func.value if isinstance(call.func, cst.Attribute) else None
     if owner is not None:
-        known = program.full_name(owner) == "torch.utils.data"
-        return f"{source_of(owner)}.", [] if known else None
+        is_torch_data = program.full_name(owner) == "torch.utils.data"
+        return f"{source_of(owner)}.", [] if is_torch_data else None
     if program.full_name(call.func) != "torch.utils.data.DataLoader":
         return "", None
-    missing = [x for x in ("BatchSampler", own) if x not in program.imported]
+    missing = [name for name in ("BatchSampler", sampler_class) if name not in program.imported]
     if not missing:
         return "", []
     names = ", ".join(missing)

@@ -34,13 +34,13 @@ class Bindings:
         wanted = [root]
         if name in self.of(scopes[0]):
             wanted.append(name)  # `self.model = build()` in this function
-        return all(self._one_is_above(x, scopes, block, number) for x in wanted)
+        return all(self._one_is_above(wanted_name, scopes, block, number) for wanted_name in wanted)
 
     def _one_is_above(self, name: str, scopes: list[Scope], block: Block, number: int) -> bool:
         owner = next(scope for scope in scopes if name in self.of(scope))
         if owner is not scopes[0]:
             return True  # another function, or the module, has run up to the call of this one
-        return any(self.precedes(x, block, number) for x in self.of(owner)[name])
+        return any(self.precedes(node, block, number) for node in self.of(owner)[name])
 
     def is_local(self, name: str, block: Block) -> bool:
         """Return True if an assignment to a name here is one to what has that name so far."""
@@ -58,29 +58,29 @@ class Bindings:
     def of(self, scope: Scope) -> dict[str, list[cst.CSTNode]]:
         """Return the nodes that bind each name in a scope, without the scopes within it."""
         if scope not in self._known:
-            known: dict[str, list[cst.CSTNode]] = {}
+            by_name: dict[str, list[cst.CSTNode]] = {}
             for name, node in _binding(scope):
-                known.setdefault(name, []).append(node)
+                by_name.setdefault(name, []).append(node)
             if isinstance(scope, cst.Module):
                 for function in self._program.of(cst.FunctionDef):
                     shared = _declared(function)
                     for name, node in _binding(function, with_declared=True):
                         if name in shared:
-                            known.setdefault(name, []).append(node)
-            self._known[scope] = known
+                            by_name.setdefault(name, []).append(node)
+            self._known[scope] = by_name
         return self._known[scope]
 
     def precedes(self, node: cst.CSTNode, block: Block, number: int) -> bool:
         """Return True if a node of the same scope has run before a statement of a block."""
         of_node = self._places(node)
         for common, at in {block: number, **self._places(block)}.items():
-            own = of_node.get(common)
-            if own is None:
+            position = of_node.get(common)
+            if position is None:
                 if isinstance(self._program.parents.get(common), cst.FunctionDef):
                     return True  # a parameter: nothing else of the scope is outside of its body
                 continue
-            if own != at or common is block:
-                return own < at
+            if position != at or common is block:
+                return position < at
             return self._runs_first(node, block, common.body[at])
         return False
 
@@ -108,7 +108,9 @@ class Bindings:
         places: dict[Block, int] = {}
         while (above := self._program.parents.get(node)) is not None:
             if isinstance(above, (cst.Module, cst.IndentedBlock)):
-                places[above] = next(n for n, x in enumerate(above.body) if x is node)
+                places[above] = next(
+                    n for n, statement in enumerate(above.body) if statement is node
+                )
             node = above
         return places
 
@@ -136,7 +138,7 @@ class Bindings:
 
 def _declared(scope: Scope) -> set[str]:
     """Return the names that a function declares as global or nonlocal."""
-    return {x.name.value for x in _inside(scope) if isinstance(x, cst.NameItem)}
+    return {node.name.value for node in _inside(scope) if isinstance(node, cst.NameItem)}
 
 
 def _inside(scope: Scope) -> Iterator[cst.CSTNode]:

@@ -42,19 +42,19 @@ def with_kept_samples(program: Program, edit: KeptSamplesEdit) -> Changes | None
     )
     if special or named or extended or not plain or _changes_later(program, owner, edit.changed):
         return None
-    code = _KEPT.format(method.name.value, *(x.name.value for x in given))
+    code = _KEPT.format(method.name.value, *(parameter.name.value for parameter in given))
     return [Reshaped(*program.place_of(method), code, lambda made: _kept(made, code))]
 
 
 def _kept(method: cst.CSTNode, code: str) -> list[cst.CSTNode]:
     """Return the method that keeps samples, and the program's own under another name."""
-    own = cst.ensure_type(method, cst.FunctionDef)
+    function = cst.ensure_type(method, cst.FunctionDef)
     kept = cst.ensure_type(cst.parse_statement(code), cst.FunctionDef)
     kept = kept.with_changes(
-        leading_lines=own.leading_lines, params=own.params, returns=own.returns
+        leading_lines=function.leading_lines, params=function.params, returns=function.returns
     )
     name = cst.Name("_make_sample")
-    return [kept, own.with_changes(name=name, leading_lines=[cst.EmptyLine(indent=False)])]
+    return [kept, function.with_changes(name=name, leading_lines=[cst.EmptyLine(indent=False)])]
 
 
 def _changes_later(program: Program, owner: cst.ClassDef, changed: tuple[str, ...]) -> bool:
@@ -74,9 +74,13 @@ def _changes_later(program: Program, owner: cst.ClassDef, changed: tuple[str, ..
         if y not in first
         for attribute in Syntax(y).of(cst.Attribute)
     }
-    own = [x for x in owner.body.body if x not in begin]
-    read = {attribute for each in own for attribute in Syntax(each).of(cst.Attribute)} - later
-    return bool({*changed, *(x.attr.value for x in later)} & {x.attr.value for x in read})
+    statements = [statement for statement in owner.body.body if statement not in begin]
+    read = {
+        attribute for each in statements for attribute in Syntax(each).of(cst.Attribute)
+    } - later
+    return bool(
+        {*changed, *(node.attr.value for node in later)} & {node.attr.value for node in read}
+    )
 
 
 def with_kept_results(program: Program, edit: KeptResultEdit) -> Changes | None:
@@ -95,9 +99,9 @@ def with_kept_results(program: Program, edit: KeptResultEdit) -> Changes | None:
         return None
 
     def kept(made: cst.CSTNode) -> list[cst.CSTNode]:
-        own = cst.ensure_type(made, cst.FunctionDef)
+        definition = cst.ensure_type(made, cst.FunctionDef)
         added = cst.Decorator(decorator=cst.parse_expression(decorator))
-        return [own.with_changes(decorators=[added])]
+        return [definition.with_changes(decorators=[added])]
 
     imported = with_statement(program, StatementEdit(file="", statement="import functools"))
     if imported is None:
@@ -112,8 +116,8 @@ def _depends_on_more(program: Program, function: cst.FunctionDef) -> bool:
     if any(_UNLIKE.search(name) for name in called):
         return True  # NumPy's arrays cannot be the arguments of what is kept
     given = {node.name.value for node in Syntax(function.params).of(cst.Param)}
-    own = given | {source_of(target) for target in syntax.targets}
-    read = set(names_read(function.body)) - own
+    local_names = given | {source_of(target) for target in syntax.targets}
+    read = set(names_read(function.body)) - local_names
     changed = [target for target in program.targets if target not in syntax.targets]
     outside = {source_of(target).split(".")[0].split("[")[0] for target in changed}
     constants = {name for name in read if name.isupper()}

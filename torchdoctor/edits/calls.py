@@ -32,17 +32,19 @@ def trainer_call(recording: Recording, wanted: dict[str, Any]) -> str | None:
         (each_pass.library for each_pass in recording.main.passes if each_pass.library), ""
     )
     none: dict[str, Any] = {}
-    known = next((x for name, x in _TRAINERS.items() if f"{library}.".startswith(f"{name}.")), none)
-    known = _TRAINERS.get(known.get("like", ""), {}) | known
-    if not wanted or not set(wanted) <= set(known):
+    trainer = next(
+        (entry for name, entry in _TRAINERS.items() if f"{library}.".startswith(f"{name}.")), none
+    )
+    trainer = _TRAINERS.get(trainer.get("like", ""), {}) | trainer
+    if not wanted or not set(wanted) <= set(trainer):
         return None
-    given = [known[key].format(value) for key, value in wanted.items()]
-    arguments = [x for x in given if "=" in x]
-    lines = [f"{known['call']}(..., {', '.join(arguments)})"] if arguments else []
-    lines += [x for x in given if x not in arguments]
-    if "option" in known:
+    given = [trainer[key].format(value) for key, value in wanted.items()]
+    arguments = [argument for argument in given if "=" in argument]
+    lines = [f"{trainer['call']}(..., {', '.join(arguments)})"] if arguments else []
+    lines += [line for line in given if line not in arguments]
+    if "option" in trainer:
         pairs = (argument.replace('"', "").split("=") for argument in arguments)
-        lines += [f"# or {known['option'].format(*pair)}" for pair in pairs]
+        lines += [f"# or {trainer['option'].format(*pair)}" for pair in pairs]
     return "\n".join(lines)
 
 
@@ -84,9 +86,9 @@ def _others_made_there(recording: Recording) -> int:
     where = loader_location(recording)
     if where is None:
         return 0
-    known = {loader.ident for loader in loaders} | {_written(recording, loaders[0]).ident}
+    idents = {loader.ident for loader in loaders} | {_written(recording, loaders[0]).ident}
     same = [loader for loader in recording.main.loaders if loader.location == where]
-    return sum(loader.ident not in known for loader in same)
+    return sum(loader.ident not in idents for loader in same)
 
 
 def _written(recording: Recording, loader: LoaderFacts) -> LoaderFacts:
@@ -115,9 +117,9 @@ def _may_become(earlier: LoaderFacts, loader: LoaderFacts) -> bool:
     """Return True unless something tells two loaders apart."""
     if (earlier.dataset_cls, earlier.dataset_length) != (loader.dataset_cls, loader.dataset_length):
         return False
-    for known in ("batch_size", "shuffles"):
-        before = getattr(earlier, known)
-        after = getattr(loader, known)
+    for fact in ("batch_size", "shuffles"):
+        before = getattr(earlier, fact)
+        after = getattr(loader, fact)
         if before is not None and after is not None and before != after:
             return False
     return True

@@ -42,7 +42,7 @@ class Composer:
             made = set()
             files = {}
             for name in sorted(wanted, key=str):
-                more = self._together([*(wanted[x] for x in made), wanted[name]])
+                more = self._together([*(wanted[made_name] for made_name in made), wanted[name]])
                 if more is not None:
                     files = more
                     made.add(name)

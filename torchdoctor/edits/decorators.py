@@ -33,10 +33,10 @@ def with_decorator(program: Program, edit: DecoratorEdit) -> Changes | None:
         return None
 
     def decorated(made: cst.CSTNode) -> list[cst.CSTNode]:
-        own = cst.ensure_type(made, cst.FunctionDef)
+        definition = cst.ensure_type(made, cst.FunctionDef)
         added = cst.Decorator(decorator=cst.parse_expression(edit.decorator))
         # Comments above the function stay above its decorator.
-        return [own.with_changes(decorators=[*own.decorators, added])]
+        return [definition.with_changes(decorators=[*definition.decorators, added])]
 
     return [Reshaped(*program.place_of(function), f"@{edit.decorator}", decorated)]
 
@@ -58,7 +58,9 @@ class _Calls:
         self.set = {source_of(target) for target in program.targets}
         called = {source_of(call.func) for call in program.calls()}
         # What is called, or set to evaluate, is a module: its `train()` is a switch.
-        self.models = called | {x.removesuffix(".eval") for x in called if x.endswith(".eval")}
+        self.models = called | {
+            name.removesuffix(".eval") for name in called if name.endswith(".eval")
+        }
 
     def may_train(self, function: cst.FunctionDef) -> bool:
         """Return True if gradients may be needed in a function, or in what it leads to here."""
@@ -104,11 +106,13 @@ class _Calls:
         if begun in self.libraries or begun in self.own:
             return begun in self.own
         if isinstance(called, cst.Name):
-            known = name in self.functions or name in self.classes or hasattr(builtins, name)
-            return not known and any(x in name.lower() for x in _LIKE_TRAINING)
+            is_defined = name in self.functions or name in self.classes or hasattr(builtins, name)
+            return not is_defined and any(word in name.lower() for word in _LIKE_TRAINING)
         if not isinstance(called, cst.Attribute):
             return False  # `models[0](x)`
         if name in self.methods or name in _HARMLESS or self._is_switch(called):
             return False
         # `self.model(x)`, where the program itself makes it.
-        return source_of(called) not in self.set or any(x in name.lower() for x in _LIKE_TRAINING)
+        return source_of(called) not in self.set or any(
+            word in name.lower() for word in _LIKE_TRAINING
+        )

@@ -129,7 +129,9 @@ def blob_id(text: str) -> str:
 
 def lines_of(text: str) -> list[str]:
     """Return the lines as git counts them: a form feed or U+2028 ends none."""
-    return [f"{line}\n" for line in text.split("\n")[:-1]] + [x for x in text.split("\n")[-1:] if x]
+    return [f"{line}\n" for line in text.split("\n")[:-1]] + [
+        last for last in text.split("\n")[-1:] if last
+    ]
 
 
 def _header_name(name: str) -> str:
@@ -138,4 +140,4 @@ def _header_name(name: str) -> str:
     if name.isprintable() and not set(name) & {'"', "\\"}:
         return f"{name}\t" if " " in name else name  # the tab ends the name for `patch`
     plain = bytes(range(0x20, 0x7F)).translate(None, b'"\\')
-    return '"' + "".join(chr(x) if x in plain else f"\\{x:03o}" for x in data) + '"'
+    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in data) + '"'

@@ -128,7 +128,9 @@ class _Module:
             return (self, nodes[0]) if len(nodes) == 1 else None
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module:
-                original = next((x.name for x in node.names if name in (x.asname, x.name)), None)
+                original = next(
+                    (alias.name for alias in node.names if name in (alias.asname, alias.name)), None
+                )
                 other = self._beside(node.module) if original else None
                 if other is not None and original is not None:
                     return other.defined(original)
@@ -226,7 +228,11 @@ class _Walk:
         home, node = defined
         bodies: list[ast.AST] = [node]
         if isinstance(node, ast.ClassDef):
-            bodies = [x for x in node.body if isinstance(x, FUNCTIONS) and x.name in _SAMPLES]
+            bodies = [
+                method
+                for method in node.body
+                if isinstance(method, FUNCTIONS) and method.name in _SAMPLES
+            ]
         for body in bodies:
             for inner in home.within(body):
                 if isinstance(inner, (ast.Return, ast.Yield)) and inner.value is not None:
@@ -248,13 +254,13 @@ def _values(module: _Module, node: ast.Name) -> Iterator[ast.expr]:
     """Yield what a name may stand for: of the innermost scope that binds it."""
     for outer in module.up(node):
         if isinstance(outer, _COMPREHENSIONS):
-            own = [
+            iterables = [
                 generator.iter
                 for generator in outer.generators
                 if _binds(generator.target, node.id)
             ]
-            if own and node not in own:
-                yield from own
+            if iterables and node not in iterables:
+                yield from iterables
                 return
         if not isinstance(outer, _SCOPES) or isinstance(outer, ast.ClassDef):
             continue
@@ -288,7 +294,7 @@ def _fill_count(node: ast.BinOp) -> ast.expr | None:
     if not isinstance(node.op, ast.Add) or not is_product:
         return None
     assert isinstance(fill, ast.BinOp)
-    counts = [x for x in (fill.left, fill.right) if not isinstance(x, ast.List)]
+    counts = [side for side in (fill.left, fill.right) if not isinstance(side, ast.List)]
     return counts[0] if len(counts) == 1 else None
 
 
@@ -394,7 +400,7 @@ def _targets(targets: Iterable[ast.expr]) -> Iterator[ast.expr]:
 
 
 def _binds(target: ast.expr, name: str) -> bool:
-    return any(isinstance(x, ast.Name) and x.id == name for x in _targets([target]))
+    return any(isinstance(node, ast.Name) and node.id == name for node in _targets([target]))
 
 
 def _bound(module: _Module, scope: ast.AST, name: str) -> Iterator[ast.expr]:
@@ -428,17 +434,24 @@ def _bound_by(target: ast.expr, value: ast.expr, name: str) -> Iterator[ast.expr
 
 def _parameters(function: ast.AST) -> list[str]:
     assert isinstance(function, FUNCTIONS)
-    own = function.args
-    return [x.arg for x in (*own.posonlyargs, *own.args, *own.kwonlyargs)]
+    arguments = function.args
+    return [
+        parameter.arg
+        for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    ]
 
 
 def _defaults(function: ast.AST) -> dict[str, ast.expr]:
     assert isinstance(function, FUNCTIONS)
-    own = function.args
-    plain = [x.arg for x in (*own.posonlyargs, *own.args)]
-    last = plain[len(plain) - len(own.defaults) :]
-    only = {x.arg: value for x, value in zip(own.kwonlyargs, own.kw_defaults, strict=True) if value}
-    return {**dict(zip(last, own.defaults, strict=True)), **only}
+    arguments = function.args
+    plain = [parameter.arg for parameter in (*arguments.posonlyargs, *arguments.args)]
+    last = plain[len(plain) - len(arguments.defaults) :]
+    only = {
+        parameter.arg: value
+        for parameter, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if value
+    }
+    return {**dict(zip(last, arguments.defaults, strict=True)), **only}
 
 
 def _given(module: _Module, function: ast.AST, name: str) -> list[ast.expr]:
@@ -451,8 +464,8 @@ def _given(module: _Module, function: ast.AST, name: str) -> list[ast.expr]:
     for call in ast.walk(module.tree):
         if isinstance(call, ast.Call) and _name(call.func) == function.name:
             at = number - (is_method and isinstance(call.func, ast.Attribute))
-            own = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-            if own is None and 0 <= at < len(call.args):
-                own = call.args[at]
-            given += [own if own is not None else default]
-    return [x for x in given or [default] if x is not None]
+            value = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+            if value is None and 0 <= at < len(call.args):
+                value = call.args[at]
+            given += [value if value is not None else default]
+    return [node for node in given or [default] if node is not None]

@@ -27,13 +27,13 @@ def with_kept_model(program: Program, edit: KeptModelEdit) -> Changes | None:
     if imported is None or not statements:
         return None
     block, first = statements[0]
-    top = next(x for x in program.around(block.body[first]) if x in program.module.body)
+    top = next(node for node in program.around(block.body[first]) if node in program.module.body)
     code = _code(program, made)
     call = f"{made.name} = {_NAME}({', '.join(made.given)})"
     return [
         *imported,
-        Reshaped(*program.place_of(top), _NAME, lambda own: _below(own, code)),
-        Reshaped(block, first, call, lambda own: [_in_place(own, call)]),
+        Reshaped(*program.place_of(top), _NAME, lambda statement: _below(statement, code)),
+        Reshaped(block, first, call, lambda statement: [_in_place(statement, call)]),
         *(Removed(*place) for place in statements[1:]),
     ]
 
@@ -47,15 +47,15 @@ def _code(program: Program, made: MadeModel) -> str:
     return f"@{keeps}\n{head}\n{body}\n    return {made.name}\n"
 
 
-def _below(own: cst.CSTNode, code: str) -> list[cst.CSTNode]:
+def _below(statement: cst.CSTNode, code: str) -> list[cst.CSTNode]:
     """Return the new function and what it stands above, set apart."""
     blank = [cst.EmptyLine(indent=False)] * 2
     kept = cst.parse_statement(code).with_changes(leading_lines=blank)
-    lines = own.leading_lines if isinstance(own, LED) else ()
+    lines = statement.leading_lines if isinstance(statement, LED) else ()
     comments = [line for line in lines if line.comment is not None]
-    return [kept, own.with_changes(leading_lines=[*blank, *comments])]
+    return [kept, statement.with_changes(leading_lines=[*blank, *comments])]
 
 
-def _in_place(own: cst.CSTNode, call: str) -> cst.CSTNode:
-    lines = own.leading_lines if isinstance(own, LED) else ()
+def _in_place(statement: cst.CSTNode, call: str) -> cst.CSTNode:
+    lines = statement.leading_lines if isinstance(statement, LED) else ()
     return cst.parse_statement(call).with_changes(leading_lines=lines)

@@ -101,4 +101,4 @@ def origin_of(program: Program, edit: KeywordEdit) -> str | None:
     if value is not None:
         return source_of(value) if is_computed(program, value) else None
     given = call.args if call else ()
-    return next((f"{x.star}{source_of(x.value)}" for x in given if x.star), None)
+    return next((f"{arg.star}{source_of(arg.value)}" for arg in given if arg.star), None)

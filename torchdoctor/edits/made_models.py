@@ -72,8 +72,10 @@ def _blocks(node: ast.AST, in_loop: bool = False) -> Iterator[tuple[list[ast.stm
 
 
 def _names(nodes: Sequence[ast.AST], context: type[ast.expr_context]) -> set[str]:
-    every = (x for node in nodes for x in ast.walk(node))
-    return {x.id for x in every if isinstance(x, ast.Name) and isinstance(x.ctx, context)}
+    every = (part for node in nodes for part in ast.walk(node))
+    return {
+        part.id for part in every if isinstance(part, ast.Name) and isinstance(part.ctx, context)
+    }
 
 
 def _target(statement: ast.stmt) -> str | None:
@@ -111,7 +113,7 @@ class _Search:
         given = self._given(statements)
         if given is None or any(map(self._changes, outside)):
             return None
-        if any(isinstance(x, _SUSPENDS) for node in statements for x in ast.walk(node)):
+        if any(isinstance(part, _SUSPENDS) for node in statements for part in ast.walk(node)):
             return None
         is_module = isinstance(self._scope, ast.Module)
         return MadeModel(
@@ -168,13 +170,13 @@ class _Search:
 
     def _is_whole(self, statements: list[ast.stmt]) -> bool:
         """Return whether nothing outside reads what they assign, but for the model."""
-        own = _names(statements, ast.Store) - {self._name}
+        assigned = _names(statements, ast.Store) - {self._name}
         inner = [node for node in ast.walk(self._scope) if isinstance(node, FUNCTIONS)]
         read = _names(self._outside(statements), ast.Load)
         for function in inner:
             if function is not self._scope:
                 read |= _names([function], ast.Load) - _bound(function)
-        return not own & read
+        return not assigned & read
 
     def _is_helper(self, statement: ast.stmt, behind: list[ast.stmt]) -> bool:
         """Return whether a statement assigns what these alone read: `state = torch.load(path)`."""
@@ -185,7 +187,7 @@ class _Search:
 
     def _outside(self, statements: list[ast.stmt]) -> list[ast.AST]:
         """Return the smallest nodes of the scope beside these statements."""
-        inside = {id(x) for node in statements for x in ast.walk(node)}
+        inside = {id(part) for node in statements for part in ast.walk(node)}
         nodes = (own_node for own_node in _own_nodes(self._scope) if id(own_node) not in inside)
         return [node for node in nodes if isinstance(node, (ast.Name, ast.Attribute, ast.Call))]
 
@@ -224,16 +226,16 @@ class _Search:
         declared = (node for node in ast.walk(self._tree) if isinstance(node, ast.Global))
         if any(name in node.names for node in declared):
             return False
-        own = list(_own_nodes(self._tree))
+        nodes = list(_own_nodes(self._tree))
         stored = [
             own_node
-            for own_node in own
+            for own_node in nodes
             if isinstance(own_node, ast.Name) and isinstance(own_node.ctx, ast.Store)
         ]
         stores = [own_node for own_node in stored if own_node.id == name]
         if not stores:
             return name in _bound(self._tree) or hasattr(builtins, name)
-        loops = [own_node for own_node in own if isinstance(own_node, _LOOPS)]
+        loops = [own_node for own_node in nodes if isinstance(own_node, _LOOPS)]
         return len(stores) == 1 and not any(stores[0] in ast.walk(loop) for loop in loops)
 
     def _maker(self, statements: list[ast.stmt]) -> str | None:
@@ -243,7 +245,9 @@ class _Search:
         name = (
             call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
         )
-        functions = {x.name for x in self._tree.body if isinstance(x, ast.FunctionDef)}
+        functions = {
+            function.name for function in self._tree.body if isinstance(function, ast.FunctionDef)
+        }
         plain = [statement for statement in statements[1:] if "load" in ast.dump(statement)]
         return name if name in functions and not plain else None
 
@@ -254,7 +258,7 @@ def _bound(scope: _Scope) -> set[str]:
     if not isinstance(scope, ast.Module):
         given = scope.args
         every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-        bound |= {x.arg for x in every if x is not None}
+        bound |= {parameter.arg for parameter in every if parameter is not None}
     for node in _own_nodes(scope):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound.add(node.id)

@@ -29,7 +29,7 @@ def opened_once(program: Program, edit: OpenedOnceEdit) -> Changes | None:
         return None
     path = source_of(call.args[0].value)
     head = last_import(program.module.body)
-    made = [program.full_name(x.func) for x in Syntax(call.args[0].value).calls()]
+    made = [program.full_name(inner.func) for inner in Syntax(call.args[0].value).calls()]
     if head is None or not all(name in _PATHS for name in made):
         return None
     taken = _in_place(program, call, function, f"{_NAME}(os.getpid(), {path})")
@@ -45,10 +45,10 @@ def opened_once(program: Program, edit: OpenedOnceEdit) -> Changes | None:
     ]
     for module in ("functools", "os"):
         if not program.imports(module):
-            own = with_statement(program, StatementEdit(file="", statement=f"import {module}"))
-            if own is None:
+            imported = with_statement(program, StatementEdit(file="", statement=f"import {module}"))
+            if imported is None:
                 return None
-            changes += own
+            changes += imported
     return [*changes, *taken]
 
 
@@ -60,13 +60,13 @@ def _opens(program: Program, call: cst.Call) -> bool:
         return False
     if name == "lmdb.open":
         constant = (cst.Name, cst.Integer, cst.SimpleString)
-        plain = all(x.keyword is not None and isinstance(x.value, constant) for x in rest)
-        names = [x.value.value for x in rest if isinstance(x.value, cst.Name)]
+        plain = all(arg.keyword is not None and isinstance(arg.value, constant) for arg in rest)
+        names = [arg.value.value for arg in rest if isinstance(arg.value, cst.Name)]
         only_read = argument(call, "readonly")
-        known = plain and set(names) <= {"True", "False", "None"}
-        return known and only_read is not None and source_of(only_read) == "True"
+        is_constant = plain and set(names) <= {"True", "False", "None"}
+        return is_constant and only_read is not None and source_of(only_read) == "True"
     if name in _LOADS:
-        options = [x.keyword.value for x in rest if x.keyword is not None]
+        options = [arg.keyword.value for arg in rest if arg.keyword is not None]
         return set(options) <= {"weights_only"} and len(options) == len(rest)
     mode = argument(call, "mode", 1)
     given = len(rest) == (mode is not None)
@@ -120,7 +120,7 @@ def _changes(syntax: Syntax, name: str) -> bool:
 
 def _without(made: cst.CSTNode, line: str) -> list[cst.CSTNode]:
     """Return what was inside of a `with`, below the assignment that stands in its place."""
-    own = cst.ensure_type(made, cst.With)
+    statement = cst.ensure_type(made, cst.With)
     first = cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine)
-    body = cst.ensure_type(own.body, cst.IndentedBlock)
-    return [first.with_changes(leading_lines=own.leading_lines), *body.body]
+    body = cst.ensure_type(statement.body, cst.IndentedBlock)
+    return [first.with_changes(leading_lines=statement.leading_lines), *body.body]

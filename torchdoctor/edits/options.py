@@ -69,10 +69,10 @@ def read_elsewhere(program: Program, call: cst.Call, edit: KeywordEdit) -> list[
     )
     inside = matchers.findall(call, matchers.Attribute())
     lines = {
-        program.line(x)
-        for x in matchers.findall(program.module, read)
-        if isinstance(x, cst.Attribute) and not any(x is node for node in inside)
-        if is_parsed(program, x.value)
+        program.line(attribute)
+        for attribute in matchers.findall(program.module, read)
+        if isinstance(attribute, cst.Attribute) and not any(attribute is node for node in inside)
+        if is_parsed(program, attribute.value)
     }
     return [(max(_names(option), key=len), line) for line in sorted(lines)]
 
@@ -83,9 +83,11 @@ def _serves_something_else(program: Program, option: str, keyword: str) -> bool:
         value=matchers.MatchIfTrue(lambda code: code.strip("rbuRBU'\"") == option)
     )
     reads: list[cst.CSTNode] = [
-        x
-        for x in matchers.findall(program.module, matchers.Attribute(attr=matchers.Name(option)))
-        if not matchers.matches(x, matchers.Attribute(value=matchers.Name("self")))
+        attribute
+        for attribute in matchers.findall(
+            program.module, matchers.Attribute(attr=matchers.Name(option))
+        )
+        if not matchers.matches(attribute, matchers.Attribute(value=matchers.Name("self")))
     ]
     reads += matchers.findall(program.module, matchers.SubscriptElement(matchers.Index(text)))
     reads += [
@@ -146,7 +148,7 @@ def _takes(option: cst.Call, value: str) -> bool:
 def _names(call: cst.Call) -> list[str]:
     """Return the ["-j", "--workers"] of an `add_argument`."""
     plain = [a.value for a in call.args if a.keyword is None and not a.star]
-    return [str(x.evaluated_value) for x in plain if isinstance(x, cst.SimpleString)]
+    return [str(value.evaluated_value) for value in plain if isinstance(value, cst.SimpleString)]
 
 
 def _dest(call: cst.Call) -> str:
@@ -160,16 +162,16 @@ def _dest(call: cst.Call) -> str:
 
 def _command(option: cst.Call, edit: KeywordEdit) -> list[str] | None:
     """Return the command with an option's (last) value changed; None if it does not give it."""
-    own = _names(option)
+    names = _names(option)
     words = list(edit.command)
     changed = None
     for number, word in enumerate(words[: words.index("--")] if "--" in words else words):
         name, equals, _ = word.partition("=")
-        if name in own and equals:
+        if name in names and equals:
             changed = number, f"{name}={edit.value}"
-        elif name in own and number + 1 < len(words):
+        elif name in names and number + 1 < len(words):
             changed = number + 1, edit.value
-        elif word[:2] in own and word[2:].isdigit():  # `-j2`
+        elif word[:2] in names and word[2:].isdigit():  # `-j2`
             changed = number, word[:2] + edit.value
     if changed is None:
         return None
@@ -186,12 +188,12 @@ def _default_changed(program: Program, option: cst.Call, value: str) -> Changes 
     if any(a.star for a in option.args) or not (number or isinstance(old, cst.Integer)):
         return None
     changes: Changes = [Replaced(*program.span(old), value)]
-    told = argument(option, "help")
-    if isinstance(told, cst.SimpleString):
+    help_text = argument(option, "help")
+    if isinstance(help_text, cst.SimpleString):
         shown = rf"(default\W{{0,3}}){re.escape(source_of(old))}(?![\w.])"
-        text = re.sub(shown, rf"\g<1>{value}", source_of(told))
-        if text != source_of(told):
-            changes.append(Replaced(*program.span(told), text))
+        text = re.sub(shown, rf"\g<1>{value}", source_of(help_text))
+        if text != source_of(help_text):
+            changes.append(Replaced(*program.span(help_text), text))
     return changes
 
 

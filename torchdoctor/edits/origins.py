@@ -93,7 +93,7 @@ def _returns_parsed(program: Program, func: cst.BaseExpression, visited: frozens
     returned = [
         returned.value for returned in Syntax(function).of(cst.Return) if returned.value is not None
     ]
-    return bool(returned) and all(is_parsed(program, x, visited) for x in returned)
+    return bool(returned) and all(is_parsed(program, value, visited) for value in returned)
 
 
 def _given_parsed(program: Program, parameter: cst.Param, visited: frozenset[int]) -> bool:
@@ -156,15 +156,15 @@ def _sets(call: cst.Call, name: str) -> bool:
 
 def _updated(program: Program) -> bool:
     """Return True for `vars(args).update(...)`, `args.__dict__[name] = ...`, by any name."""
-    known: set[str] = set()
+    dictionaries: set[str] = set()
 
     def is_dictionary(node: cst.BaseExpression) -> bool:
         code = source_of(node)
-        return code in known or _DICTIONARY.fullmatch(code) is not None
+        return code in dictionaries or _DICTIONARY.fullmatch(code) is not None
 
     for assign in program.of(cst.Assign):
         if is_dictionary(assign.value):
-            known |= {source_of(target.target) for target in assign.targets}
+            dictionaries |= {source_of(target.target) for target in assign.targets}
     owners = [
         call.func.value for call in program.calls(*_UPDATES) if isinstance(call.func, cst.Attribute)
     ]
@@ -179,15 +179,15 @@ def is_computed(program: Program, value: cst.BaseExpression) -> bool:
     bound = {
         target.value for target in program.targets if isinstance(target, cst.Name)
     } - imported.keys()
-    bound |= {x.name.value for x in (*program.of(cst.Param), *program.scopes)}
-    known = ({*dir(builtins)} - _OUTSIDE | {*keyword.kwlist}) - bound
+    bound |= {node.name.value for node in (*program.of(cst.Param), *program.scopes)}
+    fixed_names = ({*dir(builtins)} - _OUTSIDE | {*keyword.kwlist}) - bound
     for name in _NAME.findall(_STRING.sub("", source_of(value))):
         full = program.full_name(name)
         root = name.split(".")[0]
         library = full in _MACHINE or (
             full.split(".")[0] in _LIBRARIES and not _READS.search(full) and root not in bound
         )
-        if root not in known and not (root in imported and library):
+        if root not in fixed_names and not (root in imported and library):
             return True
     return False
 

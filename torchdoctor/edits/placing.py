@@ -46,10 +46,10 @@ def _wanted(program: Program, edit: BeforeLoopEdit) -> Place | None:
     scope = program.innermost(program.scopes, edit.line)
     if isinstance(scope, cst.ClassDef):
         return None
-    own = "<module>" if scope is None else scope.name.value
+    scope_name = "<module>" if scope is None else scope.name.value
     # A comprehension and a lambda have frames of their own.
     ran_in = edit.function if edit.function == "<module>" or edit.function[:1] != "<" else ""
-    if ran_in and ran_in.rpartition(".")[2] != own:
+    if ran_in and ran_in.rpartition(".")[2] != scope_name:
         return None  # the file is not what ran
     places = _around(program, edit.line)
     for block, number in places:
@@ -133,7 +133,7 @@ def _assigns(program: Program, loop: cst.For | cst.While, name: str) -> bool:
             inside = Syntax(function)
             shared = {node.name.value for node in inside.of(cst.NameItem)}
             made = {source_of(target) for target in inside.targets}
-            if wanted & {x for x in made if "." in x or x in shared}:
+            if wanted & {target for target in made if "." in target or target in shared}:
                 return True
             names |= {last_name(call.func) for call in inside.calls()}
     return False

@@ -21,7 +21,7 @@ def called_rarely(program: Program, edit: RareCallEdit) -> Changes | None:
     for call in program.calls(edit.function):
         above: cst.CSTNode = program.parents[call]
         if not isinstance(above, (cst.Expr, cst.Assign)):
-            if any(isinstance(x, cst.If) for x in program.around(call)):
+            if any(isinstance(node, cst.If) for node in program.around(call)):
                 continue  # it reports, in some of the steps
             return None
         statement = program.parents[above]
@@ -30,14 +30,14 @@ def called_rarely(program: Program, edit: RareCallEdit) -> Changes | None:
         block, number = program.place_of(statement)
         if _is_conditional(program, block):
             continue
-        own = (
+        call_changes = (
             _every(program, block, number, edit.every)
             if called(statement) is not None
             else _moved(program, block, number)
         )
-        if own is None:
+        if call_changes is None:
             return None
-        changes += own
+        changes += call_changes
     return changes if program.calls(edit.function) else None
 
 
@@ -56,9 +56,11 @@ def _moved(program: Program, block: Block, number: int) -> Changes | None:
         return None
     name = names[0]
     scope = _function(program, block)
-    readers = [x for x in Syntax(scope).of(cst.Name) if x.value == name]
+    readers = [reader for reader in Syntax(scope).of(cst.Name) if reader.value == name]
     readers = [reader for reader in readers if reader is not assign.targets[0].target]
-    places = [n for n, x in enumerate(block.body) if set(Syntax(x).of(cst.Name)) & set(readers)]
+    places = [
+        n for n, line in enumerate(block.body) if set(Syntax(line).of(cst.Name)) & set(readers)
+    ]
     if len(places) != 1 or places[0] < number:
         return None
     reader = block.body[places[0]]
@@ -70,7 +72,7 @@ def _moved(program: Program, block: Block, number: int) -> Changes | None:
     if _differs_by_rank(program, reader.test):
         return None  # what is called there may need every rank
     between = block.body[number + 1 : places[0]]
-    learns = any(Syntax(x).calls("step", "backward") for x in between)
+    learns = any(Syntax(line).calls("step", "backward") for line in between)
     if learns or set(_names(assign.value)) & _changed(between):
         return None
     code = source_of(statement)
@@ -85,7 +87,7 @@ def _differs_by_rank(program: Program, test: cst.BaseExpression) -> bool:
 
 def _function(program: Program, block: Block) -> cst.CSTNode:
     around = [block, *program.around(block)]
-    return next((x for x in around if isinstance(x, cst.FunctionDef)), program.module)
+    return next((node for node in around if isinstance(node, cst.FunctionDef)), program.module)
 
 
 def _names(node: cst.CSTNode) -> list[str]:
@@ -116,10 +118,10 @@ def _every(program: Program, block: Block, number: int, every: int) -> Changes |
     test = f"{counter} % {every} == 0"
 
     def under(made: cst.CSTNode) -> list[cst.CSTNode]:
-        own = cst.ensure_type(made, cst.SimpleStatementLine)
-        inside = cst.IndentedBlock([own.with_changes(leading_lines=())])
+        statement = cst.ensure_type(made, cst.SimpleStatementLine)
+        inside = cst.IndentedBlock([statement.with_changes(leading_lines=())])
         condition = cst.parse_expression(test)
-        return [cst.If(test=condition, body=inside, leading_lines=own.leading_lines)]
+        return [cst.If(test=condition, body=inside, leading_lines=statement.leading_lines)]
 
     return [Reshaped(block, number, f"if {test}", under)]
 
@@ -136,8 +138,13 @@ def _counter(loop: cst.For | cst.While) -> str | None:
         if counts and isinstance(target, cst.Tuple) and len(target.elements) == 2:
             first = target.elements[0].value
             return first.value if isinstance(first, cst.Name) else None
-    lines = [x for x in loop.body.body if isinstance(x, cst.SimpleStatementLine)]
-    for part in [x for line in lines for x in line.body if isinstance(x, cst.AugAssign)]:
+    lines = [line for line in loop.body.body if isinstance(line, cst.SimpleStatementLine)]
+    for part in [
+        statement
+        for line in lines
+        for statement in line.body
+        if isinstance(statement, cst.AugAssign)
+    ]:
         adds = isinstance(part.operator, cst.AddAssign) and source_of(part.value) == "1"
         if adds and isinstance(part.target, cst.Name):
             name = part.target.value

@@ -40,10 +40,10 @@ def method_of_class(file: str, cls: str, method: str) -> int | None:
 def attributes_set(file: str) -> set[str]:
     """Return the names of the attributes that a file assigns to other objects than `self`."""
     targets = (node for node in _nodes(file) if isinstance(getattr(node, "ctx", None), ast.Store))
-    own = (
+    attributes = (
         node for target in targets for node in ast.walk(target) if isinstance(node, ast.Attribute)
     )
-    return {x.attr for x in own if ast.unparse(x.value) != "self"}
+    return {attribute.attr for attribute in attributes if ast.unparse(attribute.value) != "self"}
 
 
 def batch_loops(file: str, model: str, leaves: Sequence[bool]) -> list[tuple[int, tuple[str, ...]]]:

@@ -185,7 +185,7 @@ class _Plan:
             return []
         made = [_led(statement, comments)]
         comments.clear()
-        for change in sorted(self.reshaped[number], key=lambda x: x.name):
+        for change in sorted(self.reshaped[number], key=lambda reshaped: reshaped.name):
             made[-1:] = change.reshape(made[-1])
         return made
 

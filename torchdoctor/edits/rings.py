@@ -33,18 +33,18 @@ def with_ring(program: Program, edit: RingEdit) -> Changes | None:
     changes: Changes = []
     for use in program.of(cst.Attribute):
         if use.attr.value == name and use is not statement.targets[0].target:
-            own = _use(program, use)
-            if own is None:
+            use_changes = _use(program, use)
+            if use_changes is None:
                 return None
-            changes += own
+            changes += use_changes
     begin = cst.parse_module(
         f"self.{name} = []\nself.{name}_size = {source_of(bound)}\nself.{name}_oldest = 0\n"
     ).body
     line = program.parents[statement]
 
     def begun(made: cst.CSTNode) -> list[cst.CSTNode]:
-        own = cst.ensure_type(made, cst.SimpleStatementLine)
-        return [begin[0].with_changes(leading_lines=own.leading_lines), *begin[1:]]
+        old_line = cst.ensure_type(made, cst.SimpleStatementLine)
+        return [begin[0].with_changes(leading_lines=old_line.leading_lines), *begin[1:]]
 
     return [*changes, Reshaped(*program.place_of(line), f"ring {name}", begun)]
 
@@ -64,7 +64,7 @@ def _made(program: Program, name: str) -> tuple[cst.Assign, cst.Call] | None:
         return None
     line = program.parents[assign]
     around = list(program.around(assign))
-    first = next((x for x in around if isinstance(x, cst.FunctionDef)), None)
+    first = next((node for node in around if isinstance(node, cst.FunctionDef)), None)
     if first is None or first.name.value != "__init__" or any(arg.star for arg in value.args):
         return None
     alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
@@ -102,7 +102,7 @@ def _append(program: Program, use: cst.Attribute, method: cst.Attribute) -> Chan
     line = program.parents.get(expression)
     if method.attr.value != "append" or line is None or called(line) is not call:
         return None
-    given = [x for x in getattr(call, "args", ()) if not x.star and x.keyword is None]
+    given = [arg for arg in getattr(call, "args", ()) if not arg.star and arg.keyword is None]
     if len(given) != 1:
         return None
     code = source_of(use)
@@ -116,8 +116,8 @@ def _append(program: Program, use: cst.Attribute, method: cst.Attribute) -> Chan
     )
 
     def overwritten(made: cst.CSTNode) -> list[cst.CSTNode]:
-        own = cst.ensure_type(made, cst.SimpleStatementLine)
-        return [ring.with_changes(leading_lines=own.leading_lines)]
+        old_line = cst.ensure_type(made, cst.SimpleStatementLine)
+        return [ring.with_changes(leading_lines=old_line.leading_lines)]
 
     return [Reshaped(*program.place_of(line), f"append {code}", overwritten)]
 

@@ -88,17 +88,17 @@ class EditedProgram:
         alone = [edit for edit in wanted if type(edit) not in _ARGUMENTS or not _depends(edit)]
         changes: Changes = []
         for edit in alone:
-            own = self._changes_alone(edit)
-            if own is None:
+            edit_changes = self._changes_alone(edit)
+            if edit_changes is None:
                 return None
-            changes += own
+            changes += edit_changes
         beside = list(changes)
         for edit in arguments:
             if _depends(edit):
-                own = _ARGUMENTS[type(edit)](self._program, edit, beside)
-                if own is None:
+                edit_changes = _ARGUMENTS[type(edit)](self._program, edit, beside)
+                if edit_changes is None:
                     return None
-                changes += own
+                changes += edit_changes
         return changes
 
     def _changes_alone(self, edit: edits.Edit) -> Changes | None:

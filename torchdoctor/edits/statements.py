@@ -29,11 +29,11 @@ def with_statement(program: Program, edit: StatementEdit) -> Changes | None:
     body = list(program.module.body)
     setting = _setting(program, added)
     wanted = {setting, *NAMES["synonyms"].get(setting, ())} - {""}
-    own: list[cst.CSTNode] = [
+    occurrences: list[cst.CSTNode] = [
         target for target in program.targets if program.full_name(target) in wanted
     ]
-    own += [call for call in program.calls() if program.full_name(call.func) in wanted]
-    if len(own) < 2 and any(same_statement(line, added) for line in body):
+    occurrences += [call for call in program.calls() if program.full_name(call.func) in wanted]
+    if len(occurrences) < 2 and any(same_statement(line, added) for line in body):
         return []
     made = re.match(r"\w+ = ", edit.statement)  # otherwise the owner of what is set comes first
     owner = edit.statement[made.end() if made else 0 :].split(".", 1)[0]
@@ -43,8 +43,8 @@ def with_statement(program: Program, edit: StatementEdit) -> Changes | None:
     after = last_import(body, name)
     if after is None:
         return None
-    if own:
-        return _own_changed(program, own, setting, added)
+    if occurrences:
+        return _own_changed(program, occurrences, setting, added)
     inserted = Inserted(
         program.module,
         after if name else _beside_its_like(body[: after + 1], edit.statement, after),
@@ -119,11 +119,14 @@ def _setting(program: Program, line: cst.CSTNode) -> str:
 
 
 def _own_changed(
-    program: Program, own: Sequence[cst.CSTNode], setting: str, added: cst.SimpleStatementLine
+    program: Program,
+    occurrences: Sequence[cst.CSTNode],
+    setting: str,
+    added: cst.SimpleStatementLine,
 ) -> Changes | None:
     """Give the program's one statement of this kind the new value, if it runs before any loop."""
     for line in program.module.body:
-        if isinstance(line, (cst.For, cst.While)) or len(own) != 1:
+        if isinstance(line, (cst.For, cst.While)) or len(occurrences) != 1:
             return None
         if _setting(program, line) == setting:
             old = _value(line)

@@ -185,7 +185,7 @@ class Program(Syntax):
         block = self.parents[statement]
         if not isinstance(block, (cst.Module, cst.IndentedBlock)):
             raise LookupError("the statement stands on the line of another one")
-        return block, next(n for n, x in enumerate(block.body) if x is statement)
+        return block, next(n for n, line in enumerate(block.body) if line is statement)
 
 
 def source_of(node: cst.CSTNode) -> str:

@@ -77,7 +77,7 @@ def as_tensor(program: Program, edit: AsTensorEdit) -> Changes | None:
         return None
     changes: Changes = [Replaced(*program.span(call.func), "torch.as_tensor")]
     if edit.joined:
-        numpy = next((x for x, full in program.imported.items() if full == "numpy"), None)
+        numpy = next((alias for alias, full in program.imported.items() if full == "numpy"), None)
         if numpy is None:
             return None
         rows = call.args[0].value
@@ -134,8 +134,8 @@ def detached(program: Program, edit: DetachEdit) -> Changes | None:
         return []
     # An attribute or a global may be read in the whole file.
     declared = matchers.findall(scope, matchers.NameItem(name=matchers.Name(edit.name)))
-    known = scope if edit.name.isidentifier() and not declared else program.module
-    if isinstance(value, (cst.Tuple, cst.List, cst.Dict)) or _learned_from(known, edit.name):
+    reach = scope if edit.name.isidentifier() and not declared else program.module
+    if isinstance(value, (cst.Tuple, cst.List, cst.Dict)) or _learned_from(reach, edit.name):
         return None
     simple = isinstance(value, WHOLE) or value.lpar
     before, behind = ("", ".detach()") if simple else ("(", ").detach()")
@@ -152,7 +152,7 @@ def _from_item(
     items = [c for c in syntax.calls("item") if not c.args and isinstance(c.func, cst.Attribute)]
     if len(items) != 1 or isinstance(line.body[0], cst.Expr) or not program.imports("torch"):
         return None
-    uses = [x for x in Syntax(scope).of(cst.Name) if x.value == name]
+    uses = [node for node in Syntax(scope).of(cst.Name) if node.value == name]
     if not uses or not all(_needs_no_number(program, use) for use in uses):
         return None
     function = cst.ensure_type(items[0].func, cst.Attribute)
@@ -170,7 +170,7 @@ def _needs_no_number(program: Program, use: cst.Name) -> bool:
             assign = program.parents[above]
             return isinstance(getattr(assign, "value", None), (cst.Float, cst.Integer))
         if isinstance(above, cst.FormattedStringExpression):
-            spec = [getattr(x, "value", "") for x in above.format_spec or ()]
+            spec = [getattr(part, "value", "") for part in above.format_spec or ()]
             return above.conversion is None and "".join(map(str, spec)).endswith(_SHOWN)
         if isinstance(above, cst.Arg):
             return above.keyword is None and source_of(program.parents[above]).startswith("float(")
@@ -190,8 +190,8 @@ def _kept(line: cst.SimpleStatementLine, name: str) -> cst.BaseExpression | None
         value = statement.value
         if not isinstance(value, cst.BinaryOperation) or not isinstance(value.operator, cst.Add):
             return None
-        own = source_of(statement.targets[0].target) == source_of(value.left) == name
-        return value.right if own else None
+        is_sum = source_of(statement.targets[0].target) == source_of(value.left) == name
+        return value.right if is_sum else None
     if call is None or not isinstance(call.func, cst.Attribute) or len(call.args) != 1:
         return None
     keeps = call.func.attr.value in _KEEPS and source_of(call.func.value) == name
@@ -212,12 +212,12 @@ def _learned_from(scope: cst.Module | cst.FunctionDef, name: str) -> bool:
     for function in syntax.of(cst.FunctionDef) if isinstance(scope, cst.Module) else ():
         mention = rf"(?<!\w){function.name.value}(?!\w)"
         made_of += [(mention, source_of(returned)) for returned in Syntax(function).of(cst.Return)]
-    known = {_mention(name)}
+    patterns = {_mention(name)}
     size = 0
-    while len(known) > size:
-        size = len(known)
-        mentions = re.compile("|".join(known))
-        known |= {mention for mention, code in made_of if mentions.search(code)}
+    while len(patterns) > size:
+        size = len(patterns)
+        mentions = re.compile("|".join(patterns))
+        patterns |= {mention for mention, code in made_of if mentions.search(code)}
     return any(mentions.search(source_of(call)) for call in syntax.calls(*_BACKWARD))
 
 

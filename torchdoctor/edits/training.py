@@ -35,8 +35,8 @@ def around_forward(recording: Recording, context: str) -> list[Edit]:
         if model is None or meeting is None:
             return []
         forward, callee, before = meeting
-        known = edits.get((forward.file, before))
-        if known is None or forward.line < known.line:
+        earlier = edits.get((forward.file, before))
+        if earlier is None or forward.line < earlier.line:
             edits[forward.file, before] = WithEdit(
                 file=forward.file,
                 line=forward.line,

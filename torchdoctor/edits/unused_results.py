@@ -97,7 +97,7 @@ def holds_collectives(files: list[str], function: str) -> bool:
             called = {_name(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
             if not called.isdisjoint(_COLLECTIVES):
                 return True
-            further = [x for x in called if x in defined and x not in visited]
+            further = [name for name in called if name in defined and name not in visited]
             visited.update(further)
             open_names += further
     return False
