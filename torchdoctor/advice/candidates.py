@@ -203,10 +203,10 @@ def _by_findings(
     treated: Sequence[Finding], treats: Collection[str], recording: Recording
 ) -> tuple[int, float | None, str]:
     """Return the tier, the share and the reason that the findings alone give."""
-    known = [finding for finding in treated if finding.share_of_step is not None]
-    if known:
+    measured = [finding for finding in treated if finding.share_of_step is not None]
+    if measured:
         # Findings overlap (waiting for data, and why): the largest, not the sum.
-        largest = max(known, key=lambda finding: finding.share_of_step or 0.0)
+        largest = max(measured, key=lambda finding: finding.share_of_step or 0.0)
         share = largest.share_of_step or 0.0
         check = catalogue.checks().get(largest.check)
         prefix = check.share_prefix if check else ""
@@ -281,4 +281,4 @@ def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:
 def _speedup_without(share: float | None, most: float | None) -> float | None:
     """Return the speed-up where this share of the step is gone, and no more than the bound."""
     by_share = 1.0 / (1.0 - share) if share is not None and share < 1.0 else None
-    return min((x for x in (by_share, most) if x is not None), default=None)
+    return min((speedup for speedup in (by_share, most) if speedup is not None), default=None)

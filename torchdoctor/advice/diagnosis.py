@@ -284,21 +284,21 @@ def by_experiment(
     whole = [trial for trial in tried if trial.whole and trial.decided]
     branches = {trial.ceiling: _branch(trial, diagnosis, checks) for trial in whole}
     by_branch = {branches[trial.ceiling]: trial for trial in reversed(whole)}
-    own = by_branch.get(diagnosis.bottleneck)
-    if own is None or own.speedup is None:
+    own_trial = by_branch.get(diagnosis.bottleneck)
+    if own_trial is None or own_trial.speedup is None:
         return diagnosis, doubts
     gains = [
         t for t in whole if branches[t.ceiling] != diagnosis.bottleneck and t.verdict == "gain"
     ]
     best = max(gains, key=lambda t: t.speedup.low if t.speedup else 0.0, default=None)
-    if own.verdict == "gain":
-        best = best if best is not None and _gives_far_more(best, own) else None
-    elif own.verdict == "nothing":
+    if own_trial.verdict == "gain":
+        best = best if best is not None and _gives_far_more(best, own_trial) else None
+    elif own_trial.verdict == "nothing":
         best = None  # little was expected of it
     removal = Removal(
-        removed=own.removes,
-        speedup=own.speedup,
-        outcome=own.verdict,
+        removed=own_trial.removes,
+        speedup=own_trial.speedup,
+        outcome=own_trial.verdict,
         limit=best.removes if best is not None else None,
         limit_speedup=best.speedup if best is not None else None,
     )
@@ -321,11 +321,11 @@ def _branch(trial: TriedCeiling, diagnosis: Diagnosis, checks: Mapping[str, Chec
     return "cpu" if trial.branch == "gpu" and (gpu, cpu) == ("no", "yes") else trial.branch
 
 
-def _gives_far_more(best: TriedCeiling, own: TriedCeiling) -> bool:
-    assert best.speedup is not None and own.speedup is not None
+def _gives_far_more(best: TriedCeiling, own_trial: TriedCeiling) -> bool:
+    assert best.speedup is not None and own_trial.speedup is not None
     saved = 1.0 - 1.0 / best.speedup.low
-    own_saved = 1.0 - 1.0 / own.speedup.high
-    return best.speedup.low > own.speedup.high and saved > _FAR_MORE * own_saved
+    own_saved = 1.0 - 1.0 / own_trial.speedup.high
+    return best.speedup.low > own_trial.speedup.high and saved > _FAR_MORE * own_saved
 
 
 def _disagreement(trial: TriedCeiling) -> str | None:

@@ -93,7 +93,9 @@ def source_patch(
     }
     composed = compose(groups)
     changed = {path: after for path, (before, after) in composed.files.items() if after != before}
-    folder = folder_of([x for name in composed.made for x in groups[name]], recording.workload.cwd)
+    folder = folder_of(
+        [edit for name in composed.made for edit in groups[name]], recording.workload.cwd
+    )
     diff = diff_of_files(composed.files, folder)
     if diff is None:
         return None
