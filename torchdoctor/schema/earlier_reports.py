@@ -61,9 +61,9 @@ def _doubts(doubts: Any) -> Any:
 
 def _diagnosis(diagnosis: dict[str, Any]) -> dict[str, Any]:
     """Return a diagnosis with facts in place of sentences, and a verdict that holds its place."""
-    told = str(diagnosis.get("sentence", ""))
+    sentence = str(diagnosis.get("sentence", ""))
     verdict: dict[str, Any] = {"kind": "earlier"}
-    if not _NAMES_PLACE.search(told):
+    if not _NAMES_PLACE.search(sentence):
         verdict["place"] = diagnosis.get("location")
     today = {name: value for name, value in diagnosis.items() if name != "location"}
     today["verdict"] = verdict
@@ -74,16 +74,18 @@ def _diagnosis(diagnosis: dict[str, Any]) -> dict[str, Any]:
     detail = diagnosis.get("detail")
     for finding in findings:
         if detail is not None and isinstance(finding, dict) and finding.get("check") == detail:
-            verdict["proof"] = {"check": detail, "facts": _repeated(finding, told)}
+            verdict["proof"] = {"check": detail, "facts": _repeated(finding, sentence)}
             break
     return today
 
 
-def _repeated(finding: dict[str, Any], told: str) -> list[str]:
+def _repeated(finding: dict[str, Any], sentence: str) -> list[str]:
     """Return the facts of a finding that a verdict repeated, which it did word for word."""
     evidence = finding.get("evidence")
     texts = evidence if isinstance(evidence, list) else []
-    return [_name(n) for n, x in enumerate(texts, 1) if isinstance(x, str) and x in told]
+    return [
+        _name(n) for n, text in enumerate(texts, 1) if isinstance(text, str) and text in sentence
+    ]
 
 
 def _name(number: int) -> str:
@@ -115,7 +117,7 @@ def _trial(trial: Any) -> Any:
 
 
 def _fixes(name: str, settings: Any) -> dict[str, Any]:
-    known = settings if isinstance(settings, dict) else {}
+    given_settings = settings if isinstance(settings, dict) else {}
     if _SEPARATOR not in name:
-        return {name: known}
-    return {fix: known.get(fix, {}) for fix in name.split(_SEPARATOR)}
+        return {name: given_settings}
+    return {fix: given_settings.get(fix, {}) for fix in name.split(_SEPARATOR)}

@@ -65,7 +65,7 @@ class FixSet(Mapping[str, FixSettings]):
 
     def joined(self, other: "FixSet") -> "FixSet":
         """Return both sets in order; a fix in both keeps the settings that it has here."""
-        return FixSet({**self._settings, **{x: other[x] for x in other if x not in self}})
+        return FixSet({**self._settings, **{fix: other[fix] for fix in other if fix not in self}})
 
     def limited_to(self, fixes: Iterable[str]) -> "FixSet":
         """Return the fixes of the set that are among these, in the set's order."""

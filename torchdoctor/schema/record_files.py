@@ -270,7 +270,10 @@ def _check_figures(value: Any, where: str = "") -> None:
         for key, inner in value.items():
             _check_figures(inner, f"{where}.{key}" if where else key)  # none is too large after it
         ends: list[Any] = [value.get(name) for name in ("low", "estimate", "high")]
-        if all(isinstance(x, (int, float)) for x in ends) and not 0 < ends[0] <= ends[1] <= ends[2]:
+        if (
+            all(isinstance(end, (int, float)) for end in ends)
+            and not 0 < ends[0] <= ends[1] <= ends[2]
+        ):
             raise ValueError(f"{where} cannot be {ends[1]:g} from {ends[0]:g} to {ends[2]:g}")
     elif isinstance(value, list):
         for number, inner in enumerate(value):
@@ -305,7 +308,9 @@ def _of_own_type(kind: type, data: Any) -> Any:
     """Return a value of a type that msgspec does not know; ValueError: the data are of another."""
     if kind is not FixSet:
         raise NotImplementedError(kind)
-    if not isinstance(data, dict) or not all(isinstance(own, dict) for own in data.values()):
+    if not isinstance(data, dict) or not all(
+        isinstance(settings, dict) for settings in data.values()
+    ):
         raise ValueError("fixes must be an object that holds an object of settings for each fix")
     return FixSet(data)
 

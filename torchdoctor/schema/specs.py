@@ -268,8 +268,8 @@ class FixSpec(SwitchSpec):
         """Return why it cannot apply to a program, or to its device or its torch."""
         device = recording.accelerator if recording.has_gpu else None
         if device is not None and self.platforms and device not in self.platforms:
-            known = " and ".join(PLATFORMS.get(name, name) for name in self.platforms)
-            return f"It is for {known}. The program is on {PLATFORMS.get(device, device)}."
+            platforms = " and ".join(PLATFORMS.get(name, name) for name in self.platforms)
+            return f"It is for {platforms}. The program is on {PLATFORMS.get(device, device)}."
         return self.refuses(recording) or self.lack(recording)
 
     def lack(self, recording: Recording) -> str | None:
@@ -282,8 +282,8 @@ class FixSpec(SwitchSpec):
 
     def is_for(self, trace: TraceStatistics) -> bool:
         """Return True if it makes sense for a trace, and for the device that it is of."""
-        known = not (trace.has_device and self.platforms) or trace.platform in self.platforms
-        return known and self.suits(trace)
+        on_platform = not (trace.has_device and self.platforms) or trace.platform in self.platforms
+        return on_platform and self.suits(trace)
 
     @property
     def applied(self) -> Literal["launch", "between steps", "by hand"]:
