@@ -144,9 +144,9 @@ class Evidence:
         entry = self._entry()
         if entry is not None:
             # A loader that its calls make for themselves is no loop of the program's own.
-            own = loader is not None and not self._loaders[loader].within
+            is_loop = loader is not None and not self._loaders[loader].within
             before = len(candidates) - (bool(candidates) and candidates[-1].kind == "loader")
-            candidates.insert(len(candidates) if own else before, entry)
+            candidates.insert(len(candidates) if is_loop else before, entry)
         is_closure = self._in_optimizer >= _CLOSURE * max(steps, 1)
         passes = max(self._backwards, self._gradients)
         if optimizer is not None and not is_closure:
@@ -193,10 +193,10 @@ class Evidence:
         """Return the loader whose batches are learned from most often; None: none is."""
         if sum(kind == "loader" for kind, _ in self._given_up) > 1:
             return None  # where each is followed by another one, none is the unit
-        known = [loader for loader in self._loaders if ("loader", loader) not in self._given_up]
+        loaders = [loader for loader in self._loaders if ("loader", loader) not in self._given_up]
         # Of two loaders zipped, the one that is fetched first begins the step.
         return min(
-            known,
+            loaders,
             key=lambda loader: (-self._loaders[loader].boundaries, self._loaders[loader].late),
             default=None,
         )
