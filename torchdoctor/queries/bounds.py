@@ -49,8 +49,8 @@ def _hidden(touched: Sequence[Touched], most: dict[str, float]) -> float:
     total = share_saved(touched)
     saved = total
     for branch in {each.branch for each in touched} & most.keys():
-        own = sum(each.saved_share for each in touched if each.branch == branch)
-        saved = min(saved, total - own + min(own, most[branch]))
+        branch_share = sum(each.saved_share for each in touched if each.branch == branch)
+        saved = min(saved, total - branch_share + min(branch_share, most[branch]))
     return max(saved, 0.0)
 
 

@@ -35,8 +35,8 @@ class DataSheet:
     @property
     def links(self) -> tuple[float, float] | None:
         """Bytes/s in one direction to another GPU, by the slowest and the fastest link, if any."""
-        known = [link for link in (self.nvlink_gb_per_s, self.pcie_gb_per_s) if link is not None]
-        return (min(known) / 2 * 1e9, max(known) / 2 * 1e9) if known else None
+        rates = [link for link in (self.nvlink_gb_per_s, self.pcie_gb_per_s) if link is not None]
+        return (min(rates) / 2 * 1e9, max(rates) / 2 * 1e9) if rates else None
 
 
 @functools.cache

@@ -53,16 +53,20 @@ def from_products(products: Sequence[Sequence[float]], batch: float) -> NoiseSca
     Each gradient is the mean of `batch` samples; the interval is of a jackknife over them.
     """
     count = len(products)
-    if count < FEWEST_GRADIENTS or not all(math.isfinite(x) for row in products for x in row):
+    if count < FEWEST_GRADIENTS or not all(
+        math.isfinite(product) for row in products for product in row
+    ):
         return None
     # The share of a gradient's squared norm that is signal, |G|^2 / E|g|^2: at most 1.
     share = _signal_share(products, list(range(count)))
     without = [_signal_share(products, [i for i in range(count) if i != j]) for j in range(count)]
-    known = [x for x in without if x is not None]
-    if share is None or len(known) < count:
+    replicates = [replicate for replicate in without if replicate is not None]
+    if share is None or len(replicates) < count:
         return None
-    middle = fmean(known)
-    error = math.sqrt((count - 1) / count * sum((x - middle) ** 2 for x in known))
+    middle = fmean(replicates)
+    error = math.sqrt(
+        (count - 1) / count * sum((replicate - middle) ** 2 for replicate in replicates)
+    )
     reach = t_quantile(0.975, count - 1) * error
     low, estimate, high = (
         batch * (1.0 - part) / part if part > 0 else None

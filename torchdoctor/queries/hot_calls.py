@@ -106,14 +106,14 @@ def sampled_share(recording: Recording, rows: Iterable[StackSample]) -> float:
     total = sum(everything.values())
     if not total:
         return 0.0
-    known: dict[str, float] = {}
+    phase_shares: dict[str, float] = {}
     if steps is not None and steps.mean_s > 0 and not recording.has_gpu:
         timed = {name: getattr(steps, field) / steps.mean_s for name, field in _TIMED.items()}
         rest = max(1.0 - sum(timed.values()), 0.0)
-        known = {**timed, _REST: rest}
-    if any(not known.get(phase) for phase in everything):
+        phase_shares = {**timed, _REST: rest}
+    if any(not phase_shares.get(phase) for phase in everything):
         return sum(wanted.values()) / total
-    return sum(known[phase] * count / everything[phase] for phase, count in wanted.items())
+    return sum(phase_shares[phase] * count / everything[phase] for phase, count in wanted.items())
 
 
 def sampled_calls(recording: Recording, rows: Sequence[StackSample], label: str) -> Touches:

@@ -76,14 +76,15 @@ def shape_at(recording: Recording, location: Location | None) -> Shape | None:
     if location is None:
         return None
     rows = [row for row in recording.main.stacks if row.location.file == location.file]
-    own = [row for row in rows if row.location.line == location.line]
+    line_rows = [row for row in rows if row.location.line == location.line]
     function = [row for row in rows if row.location.function == location.function]
     total = sum(row.count for row in function)
     large = [row for row in function if row.count >= _PART * total]
-    inside = [text for row in own for text in _repeated(row)]
+    inside = [text for row in line_rows for text in _repeated(row)]
     within = (shape_of(text, location.function or "") for text in inside)
-    least = _PART * sum(row.count for row in own)  # a loop's line may have a sample of anything
-    there = _first(own, least) or next((shape for shape in within if shape is not None), None)
+    # A loop's line may have a sample of anything.
+    least = _PART * sum(row.count for row in line_rows)
+    there = _first(line_rows, least) or next((shape for shape in within if shape is not None), None)
     return there or _first(sorted(large, key=lambda row: -row.count), least)
 
 

@@ -55,8 +55,8 @@ def _waits_for_starts(recording: Recording, loader: LoaderFacts) -> bool:
 
 def sample_time(loader: LoaderFacts) -> list[Evidence]:
     """Return how long a sample takes; [] where that is not known."""
-    known = loader.sample_time_s
-    return [fact("sample-time", seconds=known)] if known is not None else []
+    seconds = loader.sample_time_s
+    return [fact("sample-time", seconds=seconds)] if seconds is not None else []
 
 
 def untold_wait(recording: Recording) -> str | None:

@@ -50,10 +50,14 @@ def training_loaders(recording: Recording) -> list[LoaderFacts]:
         loader_facts for loader_facts in _made_there(main, loaders) if loader_facts is not main
     ]
     # Those made before the same iterators were started stand side by side.
-    known = main.iterators_before
+    iterators_before = main.iterators_before
     return [
         main,
-        *(sibling for sibling in siblings if known is None or sibling.iterators_before != known),
+        *(
+            sibling
+            for sibling in siblings
+            if iterators_before is None or sibling.iterators_before != iterators_before
+        ),
     ]
 
 
@@ -65,11 +69,11 @@ def training_loader_location(recording: Recording) -> Location | None:
 
 def _made_there(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFacts]:
     """Return the loaders made at the place of this one, of as many samples, itself included."""
-    known = (main.location, main.dataset_length)
+    place_and_length = (main.location, main.dataset_length)
     alike = [
         loader
         for loader in loaders
-        if main.location and (loader.location, loader.dataset_length) == known
+        if main.location and (loader.location, loader.dataset_length) == place_and_length
     ]
     return alike or [main]
 
@@ -341,7 +345,7 @@ def working_python_s(trace: TraceStatistics) -> float:
 def on_host(trace: TraceStatistics) -> list[Evidence]:
     """Return operators and the line of Python that hold the host for long."""
     least_s = _LONG * (trace.step_s or 0.0)
-    own = (
+    slow_operators = (
         operator
         for operator in trace.operators
         if not operator.device_s and operator.self_s - operator.calling_s > least_s
@@ -350,7 +354,8 @@ def on_host(trace: TraceStatistics) -> list[Evidence]:
         python_place for python_place in trace.python_places[:1] if python_place.total_s > least_s
     )
     operators = [
-        fact("operator-on-host", name=operator.name, seconds=operator.self_s) for operator in own
+        fact("operator-on-host", name=operator.name, seconds=operator.self_s)
+        for operator in slow_operators
     ]
     lines = [
         fact("python-on-host", location=at(place), function=place.function) for place in places

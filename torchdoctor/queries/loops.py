@@ -63,5 +63,5 @@ def _loops_of_calls(recording: Recording) -> dict[tuple[str, str], int]:
 
 def _is_python(row: StackSample) -> bool:
     """Return True if the innermost frame is the line's own function: no library works there."""
-    own = f"{Path(row.location.file).name} {row.location.function}"
-    return row.leaf.endswith(own)
+    line_frame = f"{Path(row.location.file).name} {row.location.function}"
+    return row.leaf.endswith(line_frame)

@@ -29,7 +29,11 @@ def settings_of(recording: Recording) -> list[Setting]:
     flags = recording.main.flags
     values |= {name: getattr(flags, key) for key, name in _FLAGS.items()}
     values |= {f"${name}": value for name, value in sorted(flags.environment.items())}
-    return [Setting(name=name, value=_text(x)) for name, x in values.items() if x is not None]
+    return [
+        Setting(name=name, value=_text(value))
+        for name, value in values.items()
+        if value is not None
+    ]
 
 
 def _loader(loader: LoaderFacts) -> dict[str, object]:

@@ -75,17 +75,22 @@ def scaling(recording: Recording) -> Scaling | None:
     trace = recording.trace
     if trace is None or not trace.has_device or (trace.exchange is None and not trace.trains):
         return None
-    known = _known(recording, trace)
-    if missing := _missing(known, trace):
-        return replace(known, missing=missing)
-    figures = (known.gradient_bytes, known.last_bytes, known.alone_s, known.backward_s)
+    prediction = _known(recording, trace)
+    if missing := _missing(prediction, trace):
+        return replace(prediction, missing=missing)
+    figures = (
+        prediction.gradient_bytes,
+        prediction.last_bytes,
+        prediction.alone_s,
+        prediction.backward_s,
+    )
     step = Step(*(figure or 0.0 for figure in figures))
-    low = known.low_bytes_per_s
-    high = known.high_bytes_per_s
+    low = prediction.low_bytes_per_s
+    high = prediction.high_bytes_per_s
     if low and high:
-        return replace(known, rows=[step.row(gpus, low, high) for gpus in ON_ONE_MACHINE])
+        return replace(prediction, rows=[step.row(gpus, low, high) for gpus in ON_ONE_MACHINE])
     links = "what links the GPUs of one machine: no data sheet says it, no collective was measured"
-    return replace(known, missing=[links])
+    return replace(prediction, missing=[links])
 
 
 def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
@@ -97,9 +102,11 @@ def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
     optimizers = recording.main.optimizers
     used = [optimizer for optimizer in optimizers if optimizer.steps] or optimizers
     # A gradient has its parameter's type.
-    own = float(sum(x.elements * _BYTES.get(x.dtype, 4) for x in used))
-    if source in (None, "backward") and own:
-        total = own
+    parameter_bytes = float(
+        sum(optimizer.elements * _BYTES.get(optimizer.dtype, 4) for optimizer in used)
+    )
+    if source in (None, "backward") and parameter_bytes:
+        total = parameter_bytes
         source = "program"
         last = None
     if total and last is None:
@@ -112,7 +119,7 @@ def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
         alone_s = traced_s / gain
     # Under the profiler the host is slower: the parts of its step, of the step without it.
     scale = steps.mean_s / traced_s if steps is not None and traced_s else 1.0
-    known = Scaling(
+    prediction = Scaling(
         gradient_bytes=total,
         gradients_from=source,
         last_bytes=last,
@@ -120,32 +127,34 @@ def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
         backward_s=exchange.backward_s * scale if exchange.backward_s else None,
         ranks=exchange.ranks if exchange.ranks and exchange.ranks > 1 else None,
     )
-    return _with_links(known, recording, exchange)
+    return _with_links(prediction, recording, exchange)
 
 
-def _with_links(known: Scaling, recording: Recording, exchange: GradientExchange) -> Scaling:
+def _with_links(prediction: Scaling, recording: Recording, exchange: GradientExchange) -> Scaling:
     """Add the links as they were measured, else by the GPU's data sheet."""
     gpus = recording.environment.gpus
     sheet = data_sheet(gpus[0].name) if gpus else None
     if sheet is not None and sheet.links is not None:
         slow = sheet.links[0] * SLOWEST
         fast = sheet.links[1]
-        known = replace(known, low_bytes_per_s=slow, high_bytes_per_s=fast)
-        known = replace(known, links_from="data sheet", links_of=sheet.name)
+        prediction = replace(prediction, low_bytes_per_s=slow, high_bytes_per_s=fast)
+        prediction = replace(prediction, links_from="data sheet", links_of=sheet.name)
     if exchange.mean_bytes_per_s and exchange.best_bytes_per_s:
         low = exchange.mean_bytes_per_s
         high = exchange.best_bytes_per_s
-        known = replace(known, low_bytes_per_s=low, high_bytes_per_s=high, links_from="collectives")
-    return known
+        prediction = replace(
+            prediction, low_bytes_per_s=low, high_bytes_per_s=high, links_from="collectives"
+        )
+    return prediction
 
 
-def _missing(known: Scaling, trace: TraceStatistics) -> list[str]:
+def _missing(prediction: Scaling, trace: TraceStatistics) -> list[str]:
     """Return what the prediction needs and the recording does not tell."""
-    if not trace.steps or not known.alone_s:
+    if not trace.steps or not prediction.alone_s:
         return ["how long a step takes: the trace has no step annotation"]
     exchange = trace.exchange
     missing = []
-    if exchange is None or known.backward_s is None:
+    if exchange is None or prediction.backward_s is None:
         return ["how long the backward pass takes: the trace shows none"]
     together_s = (exchange.exchange_s or 0.0) + exchange.other_s
     if exchange.other_s > (1 - MODELLED) * together_s:
@@ -153,7 +162,7 @@ def _missing(known: Scaling, trace: TraceStatistics) -> list[str]:
             "a model of what the ranks exchange beside gradients "
             f"({exchange.other_s / together_s:.0%} of their time in collectives)"
         )
-    if not known.gradient_bytes:
+    if not prediction.gradient_bytes:
         missing.append("the size of the gradients: record with record_shapes=True, or more ranks")
     return missing
 

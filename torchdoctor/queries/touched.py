@@ -54,16 +54,16 @@ def part(
     trace = traced(recording)
     if trace is None or not trace.parts or not trace.step_s:
         return None
-    own = trace.parts.get(name)
-    if own is None:
+    traced_part = trace.parts.get(name)
+    if traced_part is None:
         return []
     return [
         Touched(
             label=label,
-            seconds=own.seconds,
+            seconds=traced_part.seconds,
             of_s=trace.step_s,
             remains_s=remains_s,
-            beside_s=own.beside_s,
+            beside_s=traced_part.beside_s,
             branch=branch,
         )
     ]
@@ -74,16 +74,22 @@ def host_and_device(recording: Recording, name: str, label: str, remains_s: floa
     trace = traced(recording)
     if trace is None or not trace.parts or not trace.step_s:
         return None
-    own = trace.parts.get(name)
-    if own is None:
+    traced_part = trace.parts.get(name)
+    if traced_part is None:
         return []
     if not trace.has_device:
         return part(recording, name, label, "cpu", remains_s)
-    saved_s = max(own.device_s - remains_s, 0.0)
+    saved_s = max(traced_part.device_s - remains_s, 0.0)
     of_device = Touched(
-        label=label, seconds=own.device_s, of_s=trace.step_s, remains_s=remains_s, branch="gpu"
+        label=label,
+        seconds=traced_part.device_s,
+        of_s=trace.step_s,
+        remains_s=remains_s,
+        branch="gpu",
     )
-    most_s = min(own.seconds - own.device_s, trace.step_s - own.beside_s - saved_s)
+    most_s = min(
+        traced_part.seconds - traced_part.device_s, trace.step_s - traced_part.beside_s - saved_s
+    )
     of_host = Touched(label=label, seconds=max(most_s, 0.0), of_s=trace.step_s, branch="cpu")
     return [of_host, of_device]
 
@@ -175,9 +181,9 @@ def pinned_copies(recording: Recording) -> Touches:
         names.append("pageable copies to the host")
     touched: list[Touched] = []
     for name in names:
-        own = trace.parts.get(name)
-        if own is not None:
-            remains_s = _at_link_rate_s(recording, own)
+        traced_part = trace.parts.get(name)
+        if traced_part is not None:
+            remains_s = _at_link_rate_s(recording, traced_part)
             touched += part(recording, name, "copies of pageable memory", "memcpy", remains_s) or []
     return touched
 
@@ -194,7 +200,7 @@ def _at_link_rate_s(recording: Recording, copies: TracedPart) -> float:
 def precision_ratio(recording: Recording, precision: str, now: str = "float32") -> float:
     """Return the part of a product's time that is left in a lower precision; 0: not known."""
     sheet = sheet_of(recording)
-    before, after = (sheet.peak(x) if sheet else None for x in (now, precision))
+    before, after = (sheet.peak(dtype) if sheet else None for dtype in (now, precision))
     return min(before / after, 1.0) if before and after else 0.0
 
 
@@ -208,8 +214,8 @@ def cpu_precision_ratio(recording: Recording) -> float | None:
 def products(recording: Recording, name: str, label: str, ratio: float) -> Touches:
     """Return matrix products of which this part is left in another precision."""
     trace = traced(recording)
-    own = trace.parts.get(name) if trace is not None else None
-    left_s = ratio * own.seconds if own is not None else 0.0
+    traced_part = trace.parts.get(name) if trace is not None else None
+    left_s = ratio * traced_part.seconds if traced_part is not None else 0.0
     return part(recording, name, label, "gpu" if recording.has_gpu else "cpu", left_s)
 
 
@@ -232,10 +238,12 @@ def at_peak_s(recording: Recording, wanted: str) -> float:
 def convolutions(recording: Recording, flat_too: bool) -> Touches:
     """Return convolutions of images; `flat_too`: also those along one side."""
     branch = "gpu" if recording.has_gpu else "cpu"
-    own = part(recording, "convolutions", "convolutions", branch, at_peak_s(recording, "conv"))
+    image_convolutions = part(
+        recording, "convolutions", "convolutions", branch, at_peak_s(recording, "conv")
+    )
     if not flat_too:
-        return own
-    return several(own, part(recording, "flat convolutions", "convolutions", branch))
+        return image_convolutions
+    return several(image_convolutions, part(recording, "flat convolutions", "convolutions", branch))
 
 
 def optimizer_update(recording: Recording) -> Touches:
@@ -254,15 +262,17 @@ def model(recording: Recording) -> Touches:
     """
     trace = traced(recording)
     steps = recording.steps
-    own = trace.parts.get("model") if trace is not None else None
+    traced_part = trace.parts.get("model") if trace is not None else None
     if recording.has_gpu or steps is None:
-        return host_and_device(recording, "model", _MODEL, own.remains_s if own else 0.0)
+        return host_and_device(
+            recording, "model", _MODEL, traced_part.remains_s if traced_part else 0.0
+        )
     forward = phases(recording, "forward_s", "backward_s", label=_MODEL)
-    if not forward or own is None or trace is None or not trace.step_s:
+    if not forward or traced_part is None or trace is None or not trace.step_s:
         return forward
     if unlike_profiled(steps, trace):
         return forward
-    share = own.seconds / trace.step_s
+    share = traced_part.seconds / trace.step_s
     share += _FUSED_INTO_PRODUCTS * (product_share(recording) or 0.0)
     return calls(recording, min(share * steps.mean_s, forward[0].seconds), _MODEL)
 
@@ -282,8 +292,7 @@ def products_on_cpu(recording: Recording, ratio: float) -> Touches:
     seconds = min(share * step_s, forward[0].seconds)
     if seconds <= 0:
         return []
-    own = replace(forward[0], seconds=seconds, remains_s=ratio * seconds)
-    return [own]
+    return [replace(forward[0], seconds=seconds, remains_s=ratio * seconds)]
 
 
 def attention(recording: Recording) -> Touches:
@@ -291,8 +300,8 @@ def attention(recording: Recording) -> Touches:
     trace = traced(recording)
     if trace is None or not trace.step_s:
         return None
-    own = [operator for operator in trace.operators if _ATTENTION.search(operator.name)]
-    seconds = min(sum(map(spent_s, own)), trace.step_s)
+    operators = [operator for operator in trace.operators if _ATTENTION.search(operator.name)]
+    seconds = min(sum(map(spent_s, operators)), trace.step_s)
     touched = Touched(
         label="scores, softmax and weighted sums",
         seconds=seconds,
@@ -333,8 +342,8 @@ def zeroing(recording: Recording) -> Touches:
         return host_and_device(recording, "zeroing", _ZEROS, 0.0)
     if trace is None or not trace.parts or not trace.step_s or unlike_profiled(steps, trace):
         return phases(recording, "backward_s", "optimizer_s", "other_s", label=_ZEROS)
-    own = trace.parts.get("zeroing")
-    share = own.seconds / trace.step_s if own is not None else 0.0
+    traced_part = trace.parts.get("zeroing")
+    share = traced_part.seconds / trace.step_s if traced_part is not None else 0.0
     return calls(recording, share * steps.mean_s, _ZEROS) if share else []
 
 
@@ -344,18 +353,20 @@ def uneven_products(recording: Recording) -> Touches:
     sheet = sheet_of(recording)
     if trace is None or trace.matrix_work is None or not trace.step_s:
         return None
-    own = [product for product in trace.matrix_work.products if product.uneven]
+    odd_products = [product for product in trace.matrix_work.products if product.uneven]
     peaks = (
-        [(product.flops, sheet.peak(product.precision or "")) for product in own] if sheet else []
+        [(product.flops, sheet.peak(product.precision or "")) for product in odd_products]
+        if sheet
+        else []
     )
     touched = Touched(
         label="products of odd sizes",
-        seconds=min(sum(product.device_s for product in own), trace.step_s),
+        seconds=min(sum(product.device_s for product in odd_products), trace.step_s),
         of_s=trace.step_s,
         remains_s=sum(flops / peak for flops, peak in peaks if peak),
         branch="gpu",
     )
-    return [touched] if own else None
+    return [touched] if odd_products else None
 
 
 def calls(recording: Recording, seconds: float, label: str) -> Touches:

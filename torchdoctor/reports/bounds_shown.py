@@ -11,13 +11,15 @@ from torchdoctor.schema.traced import MATTERS
 
 def worth_of(bounds: Sequence[Bound | None]) -> str:
     """Return what the bounds of fixes rest on, or that hardly anything can be gained."""
-    known = [bound for bound in bounds if bound]
-    if not known:
+    known_bounds = [bound for bound in bounds if bound]
+    if not known_bounds:
         return ""
-    gains = len(known) < len(bounds) or max(bound.speedup for bound in known) >= MATTERS
-    told = "bounds" if gains else "hardly any gain,"
-    model = ", or replay (a model)" if any(bound.by == "replay" for bound in known) else ""
-    return f"{told} by what each works on{model}"
+    gains = (
+        len(known_bounds) < len(bounds) or max(bound.speedup for bound in known_bounds) >= MATTERS
+    )
+    subject = "bounds" if gains else "hardly any gain,"
+    model = ", or replay (a model)" if any(bound.by == "replay" for bound in known_bounds) else ""
+    return f"{subject} by what each works on{model}"
 
 
 def by_hand_at_most(report: Report, findings: Sequence[Finding]) -> Bound | None:

@@ -21,9 +21,9 @@ def cause(report: Report) -> list[Block]:
     first, *rest = [_placed(statement, report) for statement in verdict] or [""]
     proof = _proof(report, verdict)
     not_profiled = _not_profiled(report)
-    told = quoted(report.diagnosis) + ([proof] if proof is not None else [])
+    shown_facts = quoted(report.diagnosis) + ([proof] if proof is not None else [])
     shown = _shortened(proof) if proof is not None else not_profiled
-    larger = own_code.large_findings(report, told)
+    larger = own_code.large_findings(report, shown_facts)
     beside = sentences(" ".join(rest), shown, *larger, _of_which(report), tone="soft")
     return [*sentences(first, tone="strong"), *beside]
 
@@ -56,7 +56,9 @@ def _proof(report: Report, verdict: Sequence[Statement]) -> Evidence | None:
     if finding is None:
         return None
     repeated = quoted(report.diagnosis)
-    further = [x for x in finding.evidence if not any(x is fact for fact in repeated)]
+    further = [
+        evidence for evidence in finding.evidence if not any(evidence is fact for fact in repeated)
+    ]
     shares = {round(share, 2) for statement in verdict for share in statement.shares}
     placed = [fact for fact in further if fact.location is not None]
     news = [fact for fact in further if not _repeats(fact, shares)]

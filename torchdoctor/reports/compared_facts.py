@@ -82,13 +82,13 @@ REMARKS = {
 def with_sentences(comparison: Comparison) -> Comparison:
     """Return a comparison with its answer and its remarks in words."""
     words = of_unit(comparison.unit)
-    answer = [replace(x, sentence=_answered(x, words)) for x in comparison.answer]
+    answer = [replace(fact, sentence=_answered(fact, words)) for fact in comparison.answer]
     remarks = [replace(remark, sentence=_remarked(remark, words)) for remark in comparison.remarks]
     return replace(
         comparison,
         answer=answer,
         remarks=remarks,
-        sentence=" ".join(x.sentence for x in answer),
+        sentence=" ".join(fact.sentence for fact in answer),
         doubts=[remark.sentence for remark in remarks],
     )
 

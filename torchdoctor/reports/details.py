@@ -95,7 +95,10 @@ def details(report: Report) -> list[document.Section]:
         ("Not measured", document.table(["fix", "", "reason"], unmeasured)),
         ("Other machines that launches connected to", network.contacts(report.network)),
         ("Doubts", document.notes([clean(doubt) for doubt in doubts])),
-        ("How to reproduce", [document.Code(clean(x), "shell") for x in report.reproduce]),
+        (
+            "How to reproduce",
+            [document.Code(clean(command), "shell") for command in report.reproduce],
+        ),
         ("Measured on" if report.steps or not report.trace else "Recorded on", _machine(report)),
     )
 
@@ -107,8 +110,10 @@ def _path(report: Report) -> list[document.Block]:
         if asked.threshold is not None:
             figure += f", threshold {quantity(asked.threshold, asked.unit)}"
         basis = f"{asked.metric}; threshold: {asked.source}" if asked.source else asked.metric
-        known = asked.answer not in ("no GPU", "not measured")
-        rows.append([clean(asked.question), asked.answer, figure if known else "", clean(basis)])
+        has_figure = asked.answer not in ("no GPU", "not measured")
+        rows.append(
+            [clean(asked.question), asked.answer, figure if has_figure else "", clean(basis)]
+        )
     blocks = document.table(["question", "answer", "figure", "what it is"], rows)
     return [*blocks, *document.sentences(path_rule(report))]
 
@@ -128,13 +133,13 @@ def _time(report: Report) -> list[document.Block]:
     bars = time_parts.time_bars(report)
     if not bars:
         return []
-    told = (
+    lines = (
         time_parts.phase_line(report),
         wording.shares_of(report),
         wording.step_time(report),
         wording.how_steps_were_found(report),
     )
-    return [document.Bars(bars), *document.sentences(*told)]
+    return [document.Bars(bars), *document.sentences(*lines)]
 
 
 def _cost_and_place(report: Report, finding: Finding) -> list[str]:
@@ -143,7 +148,7 @@ def _cost_and_place(report: Report, finding: Finding) -> list[str]:
     check = catalogue.checks().get(finding.check)
     if finding.share_of_step is not None:  # a report may name a check of another version
         cost = (check.share_prefix if check else "") + percent(finding.share_of_step)
-    return [x for x in (cost, place(finding.location, report.workload.cwd)) if x]
+    return [text for text in (cost, place(finding.location, report.workload.cwd)) if text]
 
 
 def _findings(report: Report) -> list[document.Block]:

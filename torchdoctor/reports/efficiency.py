@@ -7,20 +7,22 @@ from torchdoctor.schema.figures import percent, quantity
 
 def line(report: Report, with_samples: bool = False) -> str:
     """Return the figures that are known, as a sentence; empty where none is."""
-    known = report.efficiency
-    if known is None:
+    efficiency = report.efficiency
+    if efficiency is None:
         return ""
     a_step = f"J a {step_of(report)}"
     parts = [
-        quantity(known.samples_per_s, "samples/s") if with_samples and known.samples_per_s else "",
-        quantity(known.tokens_per_s, "tokens/s") if known.tokens_per_s else "",
-        f"MFU {percent(known.mfu)}" if known.mfu is not None else "",
-        _energy(known.gpu_energy_j_per_step, f"{a_step} (GPU)"),
-        _energy(known.cpu_energy_j_per_step, f"{a_step} (all processors)"),
-        _saving(known.saving) if known.saving is not None else "",
+        quantity(efficiency.samples_per_s, "samples/s")
+        if with_samples and efficiency.samples_per_s
+        else "",
+        quantity(efficiency.tokens_per_s, "tokens/s") if efficiency.tokens_per_s else "",
+        f"MFU {percent(efficiency.mfu)}" if efficiency.mfu is not None else "",
+        _energy(efficiency.gpu_energy_j_per_step, f"{a_step} (GPU)"),
+        _energy(efficiency.cpu_energy_j_per_step, f"{a_step} (all processors)"),
+        _saving(efficiency.saving) if efficiency.saving is not None else "",
     ]
-    told = ", ".join(filter(None, parts))
-    return f"{told}." if told else ""
+    text = ", ".join(filter(None, parts))
+    return f"{text}." if text else ""
 
 
 def _energy(joules: float | None, unit: str) -> str:

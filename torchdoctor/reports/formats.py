@@ -116,7 +116,7 @@ def sarif(report: Report) -> str:
     driver = {"name": "torchdoctor", "version": report.torchdoctor_version or "0", "rules": rules}
     cwd = Path(report.workload.cwd)
     # Code scanning reads paths from the top of the repository, others from the base.
-    top = next((x for x in (cwd, *cwd.parents) if (x / ".git").exists()), cwd)
+    top = next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), cwd)
     results = [_result(finding, str(top)) for finding in findings]
     run: dict[str, Any] = {"tool": {"driver": driver}, "results": results}
     if top.is_absolute():
@@ -176,7 +176,11 @@ class PythonReport(Report):
     def steps_frame(self) -> Any:
         """Return a pandas frame of each step; `ended_s` counts from the first of all."""
         kinds = read_measured(self).kinds
-        edges = [(kind, *x) for kind, launches in kinds.items() for x in enumerate(launches)]
+        edges = [
+            (kind, *numbered_times)
+            for kind, launches in kinds.items()
+            for numbered_times in enumerate(launches)
+        ]
         began_ns = min((int(times[0]) for _, _, times in edges), default=0)
         rows = [
             (kind, launch, step, (end - began_ns) / 1e9, (end - begin) / 1e9)

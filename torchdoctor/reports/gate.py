@@ -87,9 +87,9 @@ def warning(report: GateReport) -> str:
 
 def document(report: GateReport) -> Document:
     """Return what a gate says."""
-    told: Block = Sentence(report.sentence, _TONES.get(report.verdict, "strong"))
+    answer: Block = Sentence(report.sentence, _TONES.get(report.verdict, "strong"))
     if warning(report):
-        told = Note(severity="beware", sentence=report.sentence)
+        answer = Note(severity="beware", sentence=report.sentence)
     rows = [row(metric, report.unit) for metric in report.metrics]
     doubts = [figures.clean(doubt) for doubt in report.doubts]
     page = Path(report.run_folder or "") / document_format.PAGE_NAME
@@ -99,7 +99,7 @@ def document(report: GateReport) -> Document:
         subject=f"against {figures.clean(report.reference)}",
         summary=f"gate: {mark(report)}",
         screen=sections(
-            ("", [told]),
+            ("", [answer]),
             ("", table(_COLUMNS, rows)),
             ("", sentences(network.sent(report.network), tone="bad")),
             ("", notes(doubts[:1])),

@@ -52,8 +52,10 @@ ANSWERS = {
 def with_sentence(report: GateReport) -> GateReport:
     """Return a gate's report with its answer in words."""
     words = of_unit(report.unit)
-    told = [replace(x, sentence=_answered(x, report.metrics, words)) for x in report.answer]
-    return replace(report, answer=told, sentence=" ".join(x.sentence for x in told))
+    answer = [
+        replace(fact, sentence=_answered(fact, report.metrics, words)) for fact in report.answer
+    ]
+    return replace(report, answer=answer, sentence=" ".join(fact.sentence for fact in answer))
 
 
 def _answered(evidence: Evidence, rows: list[GateMetric], words: Mapping[str, str]) -> str:
@@ -68,13 +70,13 @@ def _answered(evidence: Evidence, rows: list[GateMetric], words: Mapping[str, st
 
 def _words(values: dict[str, Any], unit: str) -> dict[str, str | None]:
     """Return figures of the answer in words; None where they are not known."""
-    known = values.get("estimate") is not None
+    has_estimate = values.get("estimate") is not None
     unseen = values.get("unseen")
     words: dict[str, str | None] = {
-        "times": f"{values['estimate']:.3f} times" if known else None,
-        "interval": _interval(values["low"], values["high"]) if known else None,
-        "unknown": None if known else f"The {unit} time is above that",
-        "longer": None if known else "clearly longer",
+        "times": f"{values['estimate']:.3f} times" if has_estimate else None,
+        "interval": _interval(values["low"], values["high"]) if has_estimate else None,
+        "unknown": None if has_estimate else f"The {unit} time is above that",
+        "longer": None if has_estimate else "clearly longer",
         "blind": share_text(unseen) if unseen else None,
         "hardly": None if unseen else "hardly any",
         "any_slow_down": None if unseen else "Any slow-down",

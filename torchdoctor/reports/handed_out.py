@@ -308,13 +308,13 @@ def remarks(report: Report, applied: bool = False) -> list[str]:
     if not recommended.patch:
         apply = "There is no patch of the recommended fixes, and nothing to apply."
         apply += "" if applied else f" {_GIT}"
-    told = [
+    rejections = [
         rejected_sentence(rejected_patch)
         for rejected_patch in rejected_patches(report)
         if not recommended.patch
     ]
     made = recommended.patch_fixes if recommended.patch else []
-    return [*filter(None, [apply]), *told, *_rest(recommended.fixes, made), *elsewhere]
+    return [*filter(None, [apply]), *rejections, *_rest(recommended.fixes, made), *elsewhere]
 
 
 def remarks_on(fixes: list[RecommendedFix], made: list[str], folder: str | None) -> list[str]:
@@ -336,12 +336,12 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
         shown.setdefault(fix.fix, fix)
     if ident in shown:
         return shown[ident]
-    known = ", ".join(shown) or "none"
+    shown_ids = ", ".join(shown) or "none"
     trials = [trial for trial in report.trials if trial.fixes.only == ident]
     # Of several values the one that was measured best speaks for the fix.
     tried = max(trials, key=lambda trial: trial.pairs, default=None)
     if tried is None:
-        raise UsageError(f"The report offers no fix {ident!r}; it offers: {known}.")
+        raise UsageError(f"The report offers no fix {ident!r}; it offers: {shown_ids}.")
     reason = clean(tried.reason or "").rstrip(".")
     subject = fixes_with_settings(tried.fixes) if tried.pairs else "it"
     became = f"{subject} came out {tried.verdict}{f': {reason}' if reason else ''}"
@@ -349,7 +349,7 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
         became = f"it was not tried: {reason}"
     raise UsageError(
         f"The report holds no edit of {ident!r}: {became}. "
-        f"It holds edits or advice of: {known}. For another: run again with --fixes."
+        f"It holds edits or advice of: {shown_ids}. For another: run again with --fixes."
     )
 
 

@@ -94,7 +94,9 @@ def _written(block: Block) -> str:
             beware = "<b>Beware:</b> " if block.severity == "beware" else ""
             return f"<ul{_class(block.severity)}><li>{beware}{_text(block.sentence)}</li></ul>"
         case blocks.KeyFigures():
-            rows = "".join(f"<dt>{_text(name)}</dt><dd>{_text(x)}</dd>" for name, x in block.rows)
+            rows = "".join(
+                f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in block.rows
+            )
             title = f"<b>{_text(block.title)}</b> <span>{_text(block.figure)}</span>"
             rows = f"<dl>{rows}</dl>" if rows else ""
             return f'<div class="key-figures {escape(block.tone)}"><p>{title}</p>{rows}</div>'

@@ -25,7 +25,10 @@ def render(document: Document, details: bool = True) -> str:
 def titled(document: Document) -> list[tuple[str, str]]:
     """Return the same in pieces of one heading each: its title, and Markdown with the heading."""
     screen = "\n\n".join(map(_section, document.screen))
-    return [("First screen", screen), *((x.title, _section(x)) for x in document.details)]
+    return [
+        ("First screen", screen),
+        *((section.title, _section(section)) for section in document.details),
+    ]
 
 
 def _section(section: Section) -> str:
@@ -52,7 +55,7 @@ def _written(block: Block) -> str:
             return f"- {beware}{_escape(block.sentence)}"
         case blocks.KeyFigures():
             title = _escape(f"{block.title} {block.figure}".strip())
-            points = [": ".join(_escape(x) for x in row if x) for row in block.rows]
+            points = [": ".join(_escape(cell) for cell in row if cell) for row in block.rows]
             points = [f"- {point}" for point in points]
             return "\n\n".join([f"**{title}**", "\n".join(points)]).strip()
         case blocks.Table():

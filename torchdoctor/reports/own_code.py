@@ -27,11 +27,11 @@ def most_gain(share: float | None) -> str:
 
 def most_gain_of_cause(report: Report) -> str:
     """Return the most that the part of the step named as the cause can give; empty: not known."""
-    told = report.diagnosis
+    diagnosis = report.diagnosis
     shares = [
         finding.share_of_step
-        for finding in told.findings
-        if finding.check == told.detail and finding.share_of_step
+        for finding in diagnosis.findings
+        if finding.check == diagnosis.detail and finding.share_of_step
     ]
     return most_gain(max(shares, default=None))
 
@@ -41,10 +41,10 @@ def advising_check(report: Report) -> str | None:
 
     Of two findings at one line, the one that tells more of its time knows what to write there.
     """
-    told, checks = report.diagnosis, catalogue.checks()
-    cause = told.explaining
-    if told.detail is None or cause is None or cause.location is None:
-        return told.detail
+    diagnosis, checks = report.diagnosis, catalogue.checks()
+    cause = diagnosis.explaining
+    if diagnosis.detail is None or cause is None or cause.location is None:
+        return diagnosis.detail
 
     def tells_more(finding: Finding) -> bool:
         check = checks.get(finding.check)
@@ -53,10 +53,10 @@ def advising_check(report: Report) -> str | None:
         at_cause = finding.location == cause.location
         return at_cause and specific and share > (cause.share_of_step or 0.0)
 
-    more = [finding for finding in told.findings if tells_more(finding)]
+    more = [finding for finding in diagnosis.findings if tells_more(finding)]
     best = max(more, key=lambda finding: finding.share_of_step or 0.0, default=cause)
     check = checks.get(best.check)
-    return best.check if check is not None and check.section("What to do") else told.detail
+    return best.check if check is not None and check.section("What to do") else diagnosis.detail
 
 
 def to_do(report: Report) -> str:
@@ -75,7 +75,9 @@ def to_do(report: Report) -> str:
 def _says_it(finding: Finding) -> bool:
     """Return True if a fact of a finding says what to do."""
     check = catalogue.checks().get(finding.check)
-    return check is not None and any(x.fact in check.advises for x in finding.evidence)
+    return check is not None and any(
+        evidence.fact in check.advises for evidence in finding.evidence
+    )
 
 
 def is_cured(report: Report) -> bool:
@@ -86,8 +88,8 @@ def is_cured(report: Report) -> bool:
     cause = report.diagnosis.explaining
     if cause is not None and function_of(cause.location) in _recommended_functions(report):
         return True
-    known = catalogue.fixes()  # a report may name a fix of another version
-    specs = [known[fix.fix] for fix in report.recommendation.fixes if fix.fix in known]
+    fixes = catalogue.fixes()  # a report may name a fix of another version
+    specs = [fixes[fix.fix] for fix in report.recommendation.fixes if fix.fix in fixes]
     causes = {report.diagnosis.detail, advising_check(report)}
     return any(not causes.isdisjoint(spec.treats) for spec in specs)
 
@@ -106,7 +108,7 @@ def _recommended_functions(report: Report) -> set[tuple[str, str]]:
 
 def is_told(report: Report, location: Location | None) -> bool:
     """Return True if the screen says what to write at a place, or has a fix of its function."""
-    places = [x.location for x in _told(report) if x.shape is not None]
+    places = [evidence.location for evidence in _told(report) if evidence.shape is not None]
     return location in places or function_of(location) in _recommended_functions(report)
 
 
@@ -174,12 +176,12 @@ def _is_advised(finding: Finding) -> bool:
     check = catalogue.checks().get(finding.check)
     if check is None or check.question is not None or check.of_own_code:
         return False
-    known = catalogue.fixes()
+    fixes = catalogue.fixes()
     tells_all = check.verdict == "all" or _says_it(finding)
-    return tells_all or any(known[name].untried for name in finding.fixes if name in known)
+    return tells_all or any(fixes[name].untried for name in finding.fixes if name in fixes)
 
 
-def large_findings(report: Report, told: Sequence[Evidence]) -> list[str]:
+def large_findings(report: Report, shown_facts: Sequence[Evidence]) -> list[str]:
     """Return sentences on severe findings of half of the step or more that nothing told yet."""
     sentences = []
     checks = catalogue.checks()
@@ -188,7 +190,7 @@ def large_findings(report: Report, told: Sequence[Evidence]) -> list[str]:
         # The answer to a question of the tree is the first sentence, or would only repeat it.
         asked = check is None or check.question is not None
         large = finding.severity == "high" and (finding.share_of_step or 0.0) >= _HALF
-        is_told = any(evidence is fact for evidence in finding.evidence for fact in told)
+        is_told = any(evidence is fact for evidence in finding.evidence for fact in shown_facts)
         if not large or asked or is_told or not finding.evidence:
             continue
         first = finding.evidence[0]

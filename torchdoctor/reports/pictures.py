@@ -158,11 +158,15 @@ def steps_picture(report: Report, columns: Measured) -> Picture:
             reason = "The trace holds a single step, or no mark of a step."
         return Picture(key=key, title=title, missing=reason)
     warmup = min(report.steps.warmup_steps if report.steps else 0, len(step_s))
-    told = [f"{mark.sum():,} {name}" for name, mark in marks.items() if mark.any()]
+    mark_counts = [f"{mark.sum():,} {name}" for name, mark in marks.items() if mark.any()]
     caption = (
         f"The median of {len(step_s):,} {steps_of(report)} is {seconds(float(np.median(step_s)))}"
     )
-    caption += f"; marked are {', '.join(told)}." if told else f"; no {step_of(report)} stands out."
+    caption += (
+        f"; marked are {', '.join(mark_counts)}."
+        if mark_counts
+        else f"; no {step_of(report)} stands out."
+    )
     caption += f" The histogram counts the {steps_of(report)} by their time."
     warm = float(at_s[warmup - 1]) if warmup else 0.0
     drawn = times_drawn(at_s, step_s, marks, warm)
@@ -331,7 +335,10 @@ def _tree(report: Report) -> Picture:
         if finding.check in checks:  # a report may name a check of another version
             below.setdefault(checks[finding.check].branch, []).append(finding.check)
     asked = [(question, branches.get(question.question, "")) for question in diagnosis.path]
-    rows = [{**asdict(x), "branch": branch, "checks": below.get(branch, [])} for x, branch in asked]
+    rows = [
+        {**asdict(question), "branch": branch, "checks": below.get(branch, [])}
+        for question, branch in asked
+    ]
     caption = "Questions are asked from the top; a mark in each bar is the threshold."
     ends = [question.question for question, branch in asked if branch == diagnosis.bottleneck]
     caption += f" The path ends at “{ends[0]}”." if ends else " No answer names a bottleneck."
@@ -386,9 +393,9 @@ def _lines(report: Report) -> list[dict[str, Any]]:
     """Return the program's own lines with their share of the time: of samples, or of a trace."""
     trace = report.trace
     if report.steps is None:
-        told = "of a step, while no device works"
+        basis = "of a step, while no device works"
         return [
-            {**asdict(place), "share": place.total_s / trace.step_s, "text": "", "told": told}
+            {**asdict(place), "share": place.total_s / trace.step_s, "text": "", "told": basis}
             for place in (trace.python_places if trace else [])
             if trace and trace.step_s
         ]
@@ -398,8 +405,8 @@ def _lines(report: Report) -> list[dict[str, Any]]:
         return []
     lines: dict[tuple[str, int], dict[str, Any]] = {}
     for row in sorted(stacks, key=lambda row: -row.count):
-        told = f"of the samples, mostly in {row.leaf.rpartition(' ')[2]}".removesuffix(" in ")
-        line = {**asdict(row.location), "share": 0.0, "text": row.text, "told": told}
+        basis = f"of the samples, mostly in {row.leaf.rpartition(' ')[2]}".removesuffix(" in ")
+        line = {**asdict(row.location), "share": 0.0, "text": row.text, "told": basis}
         line = lines.setdefault((row.location.file, row.location.line), line)
         line["share"] += row.count / sum(row.count for row in stacks)
     return list(lines.values())

@@ -49,10 +49,10 @@ def _parts(comparison: Comparison) -> Picture:
     branches = comparison.parts_are == "branches"
     labels = SHARE_LABELS if branches else PHASE_LABELS
     colours = {} if branches else dict(zip(PHASE_LABELS, PHASE_COLOURS, strict=True))
-    known = [part for part in comparison.parts if part.a_s or part.b_s]
+    timed_parts = [part for part in comparison.parts if part.a_s or part.b_s]
 
     def row(label: str, side: ComparedSide, of: str) -> dict[str, Any]:
-        spent_s = {part.name: getattr(part, of) or 0.0 for part in known}
+        spent_s = {part.name: getattr(part, of) or 0.0 for part in timed_parts}
         parts = [
             {
                 "key": colours.get(name, name),
@@ -69,11 +69,12 @@ def _parts(comparison: Comparison) -> Picture:
     rows = [row("A", comparison.a, "a_s"), row("B", comparison.b, "b_s")]
     sides = {"A": comparison.a, "B": comparison.b}.items()
     caption = " ".join(
-        f"{x}'s {comparison.unit}: {seconds(side.step_s)}, {side.basis}." for x, side in sides
+        f"{letter}'s {comparison.unit}: {seconds(side.step_s)}, {side.basis}."
+        for letter, side in sides
     )
-    if known and known[0].change_s is not None:
-        name = labels.get(known[0].name, known[0].name)
-        times = f"{seconds(known[0].a_s)} in A, {seconds(known[0].b_s)} in B"
+    if timed_parts and timed_parts[0].change_s is not None:
+        name = labels.get(timed_parts[0].name, timed_parts[0].name)
+        times = f"{seconds(timed_parts[0].a_s)} in A, {seconds(timed_parts[0].b_s)} in B"
         caption += f" The part that changed most is {name}: {times}."
     title = f"Where a {comparison.unit}'s time goes, in A and in B"
     return Picture(key="time", title=title, caption=caption, drawn={"rows": rows})
@@ -132,7 +133,7 @@ def _versions(report: GateReport) -> Picture:
     if time is None or time.reference is None or time.new is None:
         return Picture(key="time", title=title, missing=f"No {report.unit} time was measured.")
     times = {f"reference: {report.reference}": time.reference, "new": time.new}
-    rows = [{"label": shorten_left(clean(x), _NAME), "s": s} for x, s in times.items()]
+    rows = [{"label": shorten_left(clean(version), _NAME), "s": s} for version, s in times.items()]
     caption = (
         f"The bars are the time per {gate_format.per(report)}, a mean over the launches of each."
     )

@@ -62,8 +62,10 @@ class StatusFile:
     ) -> None:
         if error is None:
             return
-        told = in_one_line(error) if isinstance(error, TorchdoctorError) else type(error).__name__
-        answer = replace(self._status.summary, sentence=told, next=None)
+        sentence = (
+            in_one_line(error) if isinstance(error, TorchdoctorError) else type(error).__name__
+        )
+        answer = replace(self._status.summary, sentence=sentence, next=None)
         self._status = replace(self._status, state="failed", summary=answer)
         self._write()
 
@@ -135,13 +137,13 @@ def read_status(folder: Path) -> Status:
 
 def _gone(status: Status, folder: Path) -> Status:
     """Return the status of a run whose process ended without a word of how."""
-    told = "The run ended without a report."
+    sentence = "The run ended without a report."
     with contextlib.suppress(OSError):
         lines = (folder / LOG_NAME).read_text(encoding="utf-8", errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "")
-        told = clean(last.removeprefix("torchdoctor: ")) or told
+        sentence = clean(last.removeprefix("torchdoctor: ")) or sentence
     return replace(
-        status, state="gone", summary=replace(status.summary, sentence=told[:400], next=None)
+        status, state="gone", summary=replace(status.summary, sentence=sentence[:400], next=None)
     )
 
 

@@ -51,18 +51,18 @@ def answering_json(following: NextCommand) -> NextCommand:
 
 def of_report(report: Report) -> Summary:
     """Return the answer of a run, or of traces."""
-    told = report.diagnosis
+    diagnosis = report.diagnosis
     fixes = report.recommendation.fixes
     first = next(iter(statements(report)), None)
-    where = first.place if first is not None and told.verdict.opening else None
+    where = first.place if first is not None and diagnosis.verdict.opening else None
     recommended = _recommended(report) if fixes else None
     shown = fixes or _offered(report)
     commands = handed_out.patch_commands(report, shown)
     return _fitting(
         Summary(
-            bottleneck=told.bottleneck,
-            sentence=prose(wording.first_sentence(clean(told.sentence.strip()))),
-            location=_place(where or told.verdict.place, report),
+            bottleneck=diagnosis.bottleneck,
+            sentence=prose(wording.first_sentence(clean(diagnosis.sentence.strip()))),
+            location=_place(where or diagnosis.verdict.place, report),
             cause=_cause(report),
             cure=_cure(shown, bool(fixes)),
             recommendation=recommended,
@@ -104,7 +104,9 @@ def of_comparison(compared: Comparison) -> Summary:
             bottleneck=new.branch if new else None,
             sentence=clean(compared.sentence),
             location=(new.b_place or None) if new else None,
-            cause=_of_check(new.check, [x.sentence for x in new.evidence]) if new else None,
+            cause=_of_check(new.check, [evidence.sentence for evidence in new.evidence])
+            if new
+            else None,
             next=following,
         )
     )
@@ -149,11 +151,15 @@ def _cause(report: Report) -> str | None:
     finding = diagnosis.explaining
     causes = [] if finding is None else [finding]
     closing = {quote.check for quote in diagnosis.verdict.closing}
-    causes += [x for x in diagnosis.findings if x.check in closing and x != finding]
-    told = [
+    causes += [
+        candidate
+        for candidate in diagnosis.findings
+        if candidate.check in closing and candidate != finding
+    ]
+    sentences = [
         _of_check(cause.check, [proof.sentence for proof in cause.evidence]) for cause in causes
     ]
-    return " ".join(told) or diagnosis.detail
+    return " ".join(sentences) or diagnosis.detail
 
 
 def _of_check(check: str, evidence: Sequence[str]) -> str:

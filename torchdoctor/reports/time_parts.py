@@ -32,14 +32,17 @@ def time_bars(report: Report) -> list[Bar]:
     between = report.steps is not None and 2 * report.steps.between_epochs_s > report.steps.other_s
     ends = {"other": ", mostly between epochs"} if between else {}
     shown = [(key, label + ends.get(label, ""), share) for key, label, share in parts if share]
-    return [Bar(*part, figures.percent(part[-1])) for part in sorted(shown, key=lambda x: -x[-1])]
+    return [
+        Bar(*part, figures.percent(part[-1])) for part in sorted(shown, key=lambda part: -part[-1])
+    ]
 
 
 def phase_line(report: Report) -> str:
     """Return the step's time by phase in one line; empty where the bars already say it."""
     parts = [f"{label} {figures.percent(share)}" for _, label, share in _phases(report) if share]
-    told = parts and report.baseline.shares != Shares()
-    return f"By phase: {', '.join(parts)}." if told else ""
+    if not parts or report.baseline.shares == Shares():
+        return ""
+    return f"By phase: {', '.join(parts)}."
 
 
 def _phases(report: Report) -> list[tuple[str, str, float | None]]:
@@ -99,12 +102,12 @@ def _bound_line(ceiling: TriedCeiling, step: str) -> str:
     if not ceiling.decided:
         return f"{removed}: not decided. {reason}".strip()
     at_most = " at most" * figures.says_something(ceiling.speedup)
-    told = f"{removed}: {bound(ceiling.speedup)}{at_most}"
+    line = f"{removed}: {bound(ceiling.speedup)}{at_most}"
     if ceiling.verdict in ("hidden", "nothing"):
-        return f"{told}: {_HIDDEN if ceiling.verdict == 'hidden' else 'not the bottleneck'}"
+        return f"{line}: {_HIDDEN if ceiling.verdict == 'hidden' else 'not the bottleneck'}"
     if share is not None and 0 < share < 1:
-        told += f"; by its share alone {figures.ratio(1 / (1 - share))}x"
-    return told
+        line += f"; by its share alone {figures.ratio(1 / (1 - share))}x"
+    return line
 
 
 def replayed_gains(report: Report) -> dict[str, float]:

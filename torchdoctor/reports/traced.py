@@ -98,12 +98,16 @@ def _place_lines(trace: TraceStatistics, step_s: float) -> list[str]:
             ("operators", place.cpu_s),
             ("Python", place.other_s),
         )
-        told = [f"{name} {seconds(spent)}" for name, spent in parts if spent >= 0.1 * place.total_s]
+        large_parts = [
+            f"{name} {seconds(spent)}" for name, spent in parts if spent >= 0.1 * place.total_s
+        ]
         where = f"{place.file}:{place.line} {place.function}"
         if place.function == "<module>":  # its line is the one that ran as the recording began
             where = f"{place.file}, outside its functions"
         share = percent(place.total_s / step_s)
-        lines.append(f"{clean(where)}: {seconds(place.total_s)} ({share}; {', '.join(told)})")
+        lines.append(
+            f"{clean(where)}: {seconds(place.total_s)} ({share}; {', '.join(large_parts)})"
+        )
     return lines
 
 

@@ -223,8 +223,8 @@ def _at_most(report: Report, trial: Trial) -> float | None:
         if not trial.fixes.keys().isdisjoint(finding.fixes)
     ]
     shares = [finding.share_of_step for finding in treated]
-    known = [share for share in shares if share is not None]
+    known_shares = [share for share in shares if share is not None]
     bounds = [trial.upper_bound] if trial.upper_bound is not None else []
-    if known and len(known) == len(shares):
-        bounds.append(1.0 / max(1.0 - max(known), 1e-3))
+    if known_shares and len(known_shares) == len(shares):
+        bounds.append(1.0 / max(1.0 - max(known_shares), 1e-3))
     return min(bounds, default=None)

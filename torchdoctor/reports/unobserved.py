@@ -15,9 +15,9 @@ def sentences(report: Report) -> list[str]:
 def _sentence(phase: UnobservedPhase, step_s: float) -> str:
     name = "A rollout" if phase.kind == "rollout" else "An evaluation"
     passes = counted(phase.calls, "forward pass", "forward passes")
-    told = f"{name} of {seconds(phase.seconds)} ({passes}) is in no measured step"
+    opening = f"{name} of {seconds(phase.seconds)} ({passes}) is in no measured step"
     if phase.steps_between is None:
-        return f"{told}: no share or speed-up holds for it."
+        return f"{opening}: no share or speed-up holds for it."
     share = phase.seconds / (phase.seconds + phase.steps_between * step_s)
     every = counted(phase.steps_between, "step")
-    return f"{told}: one every {every} takes {share:.0%} of the time, which no share tells of."
+    return f"{opening}: one every {every} takes {share:.0%} of the time, which no share tells of."

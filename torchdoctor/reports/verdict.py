@@ -125,13 +125,15 @@ def with_sentences(report: Report) -> Report:
         why=why and _told(None, why, words, cwd),
         rest=rest and replace(rest, why=_told(None, rest.why, words, cwd)),
     )
-    path = [replace(x, metric=x.metric.format_map(words)) for x in diagnosis.path]
-    told = replace(diagnosis, path=path, findings=findings, verdict=verdict)
+    path = [
+        replace(question, metric=question.metric.format_map(words)) for question in diagnosis.path
+    ]
+    worded_diagnosis = replace(diagnosis, path=path, findings=findings, verdict=verdict)
     report = replace(report, trace=report.trace and _traced(report.trace, words, cwd))
     report = _with_remarks(report, words, cwd)
-    whole = statements(replace(report, diagnosis=told))
+    whole = statements(replace(report, diagnosis=worded_diagnosis))
     sentence = " ".join(statement.sentence for statement in whole)
-    return replace(report, diagnosis=replace(told, sentence=sentence))
+    return replace(report, diagnosis=replace(worded_diagnosis, sentence=sentence))
 
 
 def worded(finding: Finding, words: dict[str, str], cwd: str = "") -> Finding:
@@ -144,13 +146,13 @@ def _with_remarks(report: Report, words: dict[str, str], cwd: str) -> Report:
     """Return the report with its remarks in words, which are its doubts; each once."""
     if not report.remarks:
         return report
-    told = [_remark(remark, words, cwd) for remark in report.remarks]
-    told = list({remark.sentence: remark for remark in told}.values())
+    worded_remarks = [_remark(remark, words, cwd) for remark in report.remarks]
+    worded_remarks = list({remark.sentence: remark for remark in worded_remarks}.values())
     return replace(
         report,
-        remarks=told,
-        doubts=[remark.sentence for remark in told],
-        beware=[remark.sentence for remark in told if remark.severity == "beware"],
+        remarks=worded_remarks,
+        doubts=[remark.sentence for remark in worded_remarks],
+        beware=[remark.sentence for remark in worded_remarks if remark.severity == "beware"],
     )
 
 
@@ -227,16 +229,16 @@ def _statements(report: Report) -> list[Statement]:
     words = vocabulary(report)
     verdict = diagnosis.verdict
     facts = [_statement(evidence) for evidence in verdict.facts]
-    told = [*_beside(diagnosis), *_main(verdict, of_verdict(report)), *_proof(diagnosis), *facts]
+    answer = [*_beside(diagnosis), *_main(verdict, of_verdict(report)), *_proof(diagnosis), *facts]
     closing = _of_quotes(diagnosis, verdict.closing)
-    if verdict.latest is not None and told:
-        of_rank = f"On rank {verdict.latest.rank}: {told[0].sentence}"
-        told[0] = replace(told[0], sentence=of_rank)
+    if verdict.latest is not None and answer:
+        of_rank = f"On rank {verdict.latest.rank}: {answer[0].sentence}"
+        answer[0] = replace(answer[0], sentence=of_rank)
     return [
         *_opening(diagnosis, words),
         *_before(verdict, words),
         *_limit(verdict, words),
-        *told,
+        *answer,
         *closing,
         *_removal(verdict.experiment, words),
         *_replayed(verdict.replay, words),
@@ -289,38 +291,44 @@ def _opening(diagnosis: Diagnosis, words: dict[str, str]) -> list[Statement]:
 
 def _of_quotes(diagnosis: Diagnosis, quotes: Sequence[Quote]) -> list[Statement]:
     """Return the facts of findings, the first of each with the finding's place."""
-    told: list[Statement] = []
+    quoted_statements: list[Statement] = []
     for quote in quotes:
         finding, facts = _quoted(diagnosis, quote)
         place = finding.location if finding is not None else None
-        told += [_statement(x, None if number else place) for number, x in enumerate(facts)]
-    return told
+        quoted_statements += [
+            _statement(fact, None if number else place) for number, fact in enumerate(facts)
+        ]
+    return quoted_statements
 
 
 def _before(verdict: Verdict, words: dict[str, str]) -> list[Statement]:
     """Return what must be known before the verdict: of what it is, and who waits for it."""
-    told: list[Statement] = []
+    preliminaries: list[Statement] = []
     replay = verdict.replay
     latest = verdict.latest
     rest = verdict.rest
     if replay is not None and replay.unseen_share is not None:
         unseen = _plain(_UNSEEN, words, unseen_share=replay.unseen_share)
-        told.append(Statement(sentence=unseen, shares=(replay.unseen_share,)))
+        preliminaries.append(Statement(sentence=unseen, shares=(replay.unseen_share,)))
     if latest is not None:
-        told.append(Statement(sentence=_plain(_LATEST, words, **vars(latest))))
+        preliminaries.append(Statement(sentence=_plain(_LATEST, words, **vars(latest))))
     if rest is not None:
-        told.append(_statement(rest.why))
-        told += [Statement(sentence=_plain(x, words, seconds=rest.seconds)) for x in _REST]
-    return told
+        preliminaries.append(_statement(rest.why))
+        preliminaries += [
+            Statement(sentence=_plain(text, words, seconds=rest.seconds)) for text in _REST
+        ]
+    return preliminaries
 
 
 def _beside(diagnosis: Diagnosis) -> list[Statement]:
     """Return the facts of larger findings; the place of the verdict is that of the first one."""
-    told: list[Statement] = []
+    larger_facts: list[Statement] = []
     for quote in diagnosis.verdict.beside:
         _, facts = _quoted(diagnosis, quote)
-        told += [_statement(fact, None if told else diagnosis.verdict.place) for fact in facts]
-    return told
+        larger_facts += [
+            _statement(fact, None if larger_facts else diagnosis.verdict.place) for fact in facts
+        ]
+    return larger_facts
 
 
 def _main(verdict: Verdict, words: dict[str, str]) -> list[Statement]:
@@ -348,12 +356,12 @@ def _main(verdict: Verdict, words: dict[str, str]) -> list[Statement]:
 
 
 def _parts(parts: Sequence[VerdictPart]) -> str:
-    told = [
+    phrases = [
         _PARTS[part.name].format(share=percent(part.share).replace(" ", ""))
         for part in parts
         if part.name in _PARTS
     ]
-    return f": {', '.join(told)}" if told else ""
+    return f": {', '.join(phrases)}" if phrases else ""
 
 
 def _proof(diagnosis: Diagnosis) -> list[Statement]:
@@ -364,7 +372,7 @@ def _proof(diagnosis: Diagnosis) -> list[Statement]:
     place = finding.location if finding is not None else None
     said_before = place == verdict.place and verdict.kind != "finding"
     first_place = None if said_before else place
-    return [_statement(x, None if number else first_place) for number, x in enumerate(facts)]
+    return [_statement(fact, None if number else first_place) for number, fact in enumerate(facts)]
 
 
 def _removal(experiment: Removal | None, words: dict[str, str]) -> list[Statement]:
@@ -372,18 +380,18 @@ def _removal(experiment: Removal | None, words: dict[str, str]) -> list[Statemen
         return []
     removed = experiment.removed
     gained = bound(experiment.speedup)
-    told = []
+    sentences = []
     if experiment.outcome != "gain":
-        told.append(f"Without {removed} {words['a_step']} takes as long ({gained}).")
+        sentences.append(f"Without {removed} {words['a_step']} takes as long ({gained}).")
     elif experiment.limit is not None:  # else it stands among the upper bounds
-        told.append(f"Without {removed} the program was {gained} as fast.")
+        sentences.append(f"Without {removed} the program was {gained} as fast.")
     if experiment.outcome == "hidden":
-        told.append("Other work hides this cost, so it is not the bottleneck.")
+        sentences.append("Other work hides this cost, so it is not the bottleneck.")
     if experiment.limit is not None and experiment.limit_speedup is not None:
         faster = bound(experiment.limit_speedup)
         limit = f"The limit is {experiment.limit}"
-        told.append(f"{limit}: without that, the program was {faster} as fast.")
-    return [Statement(sentence=text) for text in told]
+        sentences.append(f"{limit}: without that, the program was {faster} as fast.")
+    return [Statement(sentence=text) for text in sentences]
 
 
 def _limit(verdict: Verdict, words: dict[str, str]) -> list[Statement]:
@@ -419,12 +427,12 @@ def _replayed(replay: ReplayedGain | None, words: dict[str, str]) -> list[Statem
         waits_for_unseen = replay.unseen_share is not None
         only = "only "
         why = ": it would wait all the same" if waits_for_unseen else ": other work hides this cost"
-    told = [
+    sentences = [
         f"By replay of the trace (a model), {words['the_step']} would be "
         f"{only}{replay.speedup:.2f}x as fast without {without}{why}."
     ]
     if replay.best is not None:
         best = _plain(_REPLAYED[replay.best], words)
         gain = f"{replay.best_speedup:.2f}x as fast{_slowed(replay)}"
-        told.append(f"Without {best} it would be {gain}.")
-    return [Statement(sentence=text) for text in told]
+        sentences.append(f"Without {best} it would be {gain}.")
+    return [Statement(sentence=text) for text in sentences]

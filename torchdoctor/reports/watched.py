@@ -66,9 +66,13 @@ def period_row(period: Period, unit: str) -> dict[str, Any]:
         "label": f"{clock(period.t_unix_s)}, from {unit} {period.first_step:,}",
         "s": period.step_s,
         "parts": [
-            {"key": PHASE_COLOURS[x], "label": PHASE_NAMES[x], "share": spent / period.step_s}
-            for x, spent in period.phases_s.items()
-            if x not in _PAUSES
+            {
+                "key": PHASE_COLOURS[phase],
+                "label": PHASE_NAMES[phase],
+                "share": spent / period.step_s,
+            }
+            for phase, spent in period.phases_s.items()
+            if phase not in _PAUSES
         ],
     }
 
@@ -97,7 +101,7 @@ def document(summary: WatchSummary) -> doc.Document:
     """Return what the report of a watched run says."""
     subject = [program(summary.command, summary.cwd), ", ".join(summary.hosts[:3])]
     subject += [f"{len(summary.ranks)} ranks" if summary.ranks else "", duration(summary.elapsed_s)]
-    told = [sentence_of(alert) for alert in summary.alerts]
+    alert_sentences = [sentence_of(alert) for alert in summary.alerts]
     ending = "" if summary.median_step_s is None else ending_of(summary)
     return doc.Document(
         title="torchdoctor watch",
@@ -109,10 +113,10 @@ def document(summary: WatchSummary) -> doc.Document:
             ("Over time", _periods(summary)),
             ("Slowest steps", _slowest(summary)),
             ("", _costs(summary)),
-            ("What happened", doc.notes(told[:_MOST_ALERTS])),
+            ("What happened", doc.notes(alert_sentences[:_MOST_ALERTS])),
             ("", sentences(ending, tone="soft")),
         ),
-        details=_details(summary, told),
+        details=_details(summary, alert_sentences),
         hint=f"details: torchdoctor report {summary.folder} --details",
     )
 
@@ -142,11 +146,11 @@ def _answer(summary: WatchSummary) -> list[Block]:
         rows.append(("last quarter", f"{of_first}{why}"))
     blocks.append(KeyFigures(title, figure, rows))
     if summary.trying:
-        told = ""
+        most_gain = ""
         most = summary.at_most
         if most is not None:
-            told = f" (what works on {most.works_on} gains {ratio(most.speedup)}x at most)"
-        blocks += [doc.Sentence(f"Try remedies{told}:"), doc.Code(summary.trying, "shell")]
+            most_gain = f" (what works on {most.works_on} gains {ratio(most.speedup)}x at most)"
+        blocks += [doc.Sentence(f"Try remedies{most_gain}:"), doc.Code(summary.trying, "shell")]
     return blocks
 
 
@@ -214,7 +218,7 @@ def _costs(summary: WatchSummary) -> list[Block]:
     return sentences(*lines)
 
 
-def _details(summary: WatchSummary, told: list[str]) -> list[doc.Section]:
+def _details(summary: WatchSummary, alert_sentences: list[str]) -> list[doc.Section]:
     ranks = [
         [
             str(rank.rank),
@@ -231,6 +235,6 @@ def _details(summary: WatchSummary, told: list[str]) -> list[doc.Section]:
     about = [program(summary.command, ""), summary.folder, summary.steps_found]
     return sections(
         ("Ranks, the slowest first", table(columns, ranks)),
-        ("All that happened", doc.notes(told)),
+        ("All that happened", doc.notes(alert_sentences)),
         ("Conditions", doc.notes([text for text in about if text])),
     )

@@ -146,12 +146,14 @@ def sentence_of(explained: ExplainedFact, cwd: str = "") -> str:
     words = words_of(explained.unit, explained.program)
     why = explained.why
     clause = None if why is None else _filled(CAUSES.get(why.fact), why, words)
-    told = [_filled(SENTENCES.get(explained.fact.fact), explained.fact, words, cwd, why=clause)]
+    sentences = [
+        _filled(SENTENCES.get(explained.fact.fact), explained.fact, words, cwd, why=clause)
+    ]
     if explained.finding is not None:
-        told += _found(explained.finding, words)
+        sentences += _found(explained.finding, words)
     if why is not None:
-        told.append(TODO.get(why.fact, ""))
-    return " ".join(filter(None, told))
+        sentences.append(TODO.get(why.fact, ""))
+    return " ".join(filter(None, sentences))
 
 
 def of_fact(evidence: Evidence) -> str:

@@ -47,9 +47,19 @@ def failure(report: Report) -> str:
         return ""
     line = exception_line(failed.output_tail)
     last = _lines(failed.output_tail)[-1:]
-    own = [x for x in _PLACES.findall(failed.output_tail) if "site-packages" not in x[0]]
-    where = f" at {':'.join(own[-1])}".replace(f"{report.workload.cwd}/", "") if own else ""
-    ends = [f" The error{where}: {line}"] if line else [f" Its output ends: {x}" for x in last]
+    own_frames = [
+        frame for frame in _PLACES.findall(failed.output_tail) if "site-packages" not in frame[0]
+    ]
+    where = (
+        f" at {':'.join(own_frames[-1])}".replace(f"{report.workload.cwd}/", "")
+        if own_frames
+        else ""
+    )
+    ends = (
+        [f" The error{where}: {line}"]
+        if line
+        else [f" Its output ends: {ending}" for ending in last]
+    )
     before = f"{how_it_failed(failed)}: the report is of the steps before"
     todo = clean(failed.layer) or "Mend this first, then run again."
     return f"{before}. {todo}{''.join(ends)}"
