@@ -147,15 +147,17 @@ class Engine:
 
     def expected_launch_s(self, arm: LaunchSpec) -> float:
         """Return seconds that the next launch of an arm takes at most, or its half of a pair."""
-        own = self._seconds[arm.name]
+        seconds = self._seconds[arm.name]
         if arm.is_baseline:
-            return self._starts.shortened_s(_at_most(own) if own else self._starts.expected_s)
-        if not own:
+            return self._starts.shortened_s(
+                _at_most(seconds) if seconds else self._starts.expected_s
+            )
+        if not seconds:
             return self._starts.shortened_s(self._plain_s()) + self.once_s(arm)
         if not arm.setup_s:
-            return self._starts.shortened_s(_at_most(own))
+            return self._starts.shortened_s(_at_most(seconds))
         # The first launch compiles; those after it find the result in the cache.
-        return max(own[1:], default=self._plain_s() + CACHED * self.once_s(arm))
+        return max(seconds[1:], default=self._plain_s() + CACHED * self.once_s(arm))
 
     def _note_compiled(self, arm: LaunchSpec) -> None:
         if arm.setup_s:
@@ -173,9 +175,9 @@ class Engine:
 
         Another setting of its fix that was measured says how far off what was announced is.
         """
-        own = self._seconds[arm.name]
-        if own and arm.setup_s:
-            return max(0.0, own[0] - self._plain_s())
+        seconds = self._seconds[arm.name]
+        if seconds and arm.setup_s:
+            return max(0.0, seconds[0] - self._plain_s())
         other = self._compiled.get(_fixes_of(arm)) if arm.setup_s else None
         if other is None:
             return arm.setup_s

@@ -96,8 +96,10 @@ class Failures:
     def may_run_beside(self, *arms: LaunchSpec) -> bool:
         """Return True if these may be launched at once."""
         # Several fixes that are fine alone: not they fail, but a fixed port or a lock.
-        apart = [x for x in self._known.values() if x.apart_since is not None]
-        alone = sum(not x.out and x.usable > (x.apart_since or 0) for x in apart)
+        apart = [history for history in self._known.values() if history.apart_since is not None]
+        alone = sum(
+            not history.out and history.usable > (history.apart_since or 0) for history in apart
+        )
         if alone >= _FEWEST_ALONE and not self._ran_twice:
             self.works_twice = False
         return self.works_twice and all(self._known[arm.name].apart_since is None for arm in arms)
@@ -131,7 +133,7 @@ class Failures:
         if outcome is not None:
             return outcome
         if not (timing.blocks and beside.blocks):
-            ended = next((x.reason for x in (timing, beside) if not x.stopped), None)
+            ended = next((launch.reason for launch in (timing, beside) if not launch.stopped), None)
             return self._set_apart(arm, ended or "its first block of steps did not end")
         self._ran_twice = True
         for side in arms:

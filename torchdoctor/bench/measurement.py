@@ -268,5 +268,7 @@ def turns_of_trials(
         return _TOO_LONG
     short = steps is None and left_s < _MANY_PAIRS * parts.pair_s
     if short:  # what a pair saves goes into other pairs
-        turns, parts = (replace(x, blocks=min(x.blocks, _FEWEST_BLOCKS)) for x in (turns, parts))
+        turns, parts = (
+            replace(plan, blocks=min(plan.blocks, _FEWEST_BLOCKS)) for plan in (turns, parts)
+        )
     return replace(parts, in_epochs=turns)

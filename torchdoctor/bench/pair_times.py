@@ -65,22 +65,27 @@ class Estimator:
         The mean is geometric, or where no block is left out arithmetic: of a few blocks that hold
         the stalls of many, a geometric mean prefers the side that differs more.
         """
-        known = [
+        measured = [
             (first_s, second_s, len(first.step_s), len(second.step_s))
             for first, second in blocks
             if (first_s := self.seconds(first)) and (second_s := self.seconds(second))
         ]
-        if not known:
+        if not measured:
             return None
         if not self.trimmed:
             # Weighted by their steps: a block that held a stall was cut short.
-            first_s = sum(x[0] * x[2] for x in known) / sum(x[2] for x in known)
-            second_s = sum(x[1] * x[3] for x in known) / sum(x[3] for x in known)
+            first_steps = sum(pair[2] for pair in measured)
+            second_steps = sum(pair[3] for pair in measured)
+            first_s = sum(pair[0] * pair[2] for pair in measured) / first_steps
+            second_s = sum(pair[1] * pair[3] for pair in measured) / second_steps
             return first_s, second_s
-        logs = sorted(((math.log(x[0]), math.log(x[1])) for x in known), key=lambda x: x[1] - x[0])
+        logs = sorted(
+            ((math.log(pair[0]), math.log(pair[1])) for pair in measured),
+            key=lambda pair: pair[1] - pair[0],
+        )
         cut = int(self.trimmed * len(logs))
         kept = logs[cut : len(logs) - cut]
-        return math.exp(fmean(x[0] for x in kept)), math.exp(fmean(x[1] for x in kept))
+        return math.exp(fmean(pair[0] for pair in kept)), math.exp(fmean(pair[1] for pair in kept))
 
     def difference(self, pair: Pair) -> float | None:
         """Return log time of `against` - log time of the arm: above 0 the arm is faster."""
@@ -99,14 +104,16 @@ def switched_differences(blocks: Sequence[Block], arm: int, how: Estimator) -> l
         if _is_abba(in_round):
             for neighbours in (in_round[:2], in_round[2:]):
                 both = {block.arm: _log_s(block, how) for block in neighbours}
-                if (untouched := both[0]) is not None and (own := both[arm]) is not None:
-                    differences.append(untouched - own)
+                if (untouched := both[0]) is not None and (switched := both[arm]) is not None:
+                    differences.append(untouched - switched)
             continue
-        logs = [(x, log) for x in in_round if (log := _log_s(x, how)) is not None]
-        untouched_logs = [(_middle_s(x), log) for x, log in logs if x.arm == 0]
+        logs = [(block, log) for block in in_round if (log := _log_s(block, how)) is not None]
+        untouched_logs = [(_middle_s(block), log) for block, log in logs if block.arm == 0]
         if untouched_logs:
             differences += [
-                _interpolated(untouched_logs, _middle_s(x)) - log for x, log in logs if x.arm == arm
+                _interpolated(untouched_logs, _middle_s(block)) - log
+                for block, log in logs
+                if block.arm == arm
             ]
     return differences
 
@@ -118,7 +125,9 @@ def untouched_differences(blocks: Sequence[Block], how: Estimator) -> list[float
     """
     noise: list[float] = []
     for in_round in _rounds(blocks):
-        logs = [log for x in in_round if x.arm == 0 and (log := _log_s(x, how)) is not None]
+        logs = [
+            log for block in in_round if block.arm == 0 and (log := _log_s(block, how)) is not None
+        ]
         if len(logs) > 1:
             scale = 1.0 if _is_abba(in_round) else _SCALE
             noise.append((logs[0] - logs[1]) * scale * (-1.0 if in_round[0].round % 2 else 1.0))

@@ -174,7 +174,8 @@ def _play(
                 return side
             ended = [player.result for player in players if not player.thread.is_alive()]
             if ended:  # the time of the player that stood still may be up too
-                return side if any(x and x.ended == "timed-out" for x in ended) else None
+                timed_out = any(result and result.ended == "timed-out" for result in ended)
+                return side if timed_out else None
             time.sleep(_LOOK_S)
         player.hold()
     return None

@@ -29,7 +29,7 @@ def efficiency(
     """Return the figures of a run; None: not one is known."""
     rate = baseline.samples_per_s
     length = _tokens_of_a_sample(recording)
-    told = Efficiency(
+    figures = Efficiency(
         samples_per_s=rate,
         tokens_per_s=rate * length if rate is not None and length is not None else None,
         mfu=_mfu(recording),
@@ -37,7 +37,7 @@ def efficiency(
         cpu_energy_j_per_step=_per_step(recording, recording.sensors.cpu_energy_j),
         saving=_saving(baseline, recommended, settings.steps_total, settings.cost_per_hour),
     )
-    return told if told != Efficiency() else None
+    return figures if figures != Efficiency() else None
 
 
 def of_trace(trace: TraceStatistics) -> Efficiency | None:

@@ -90,7 +90,7 @@ def _ruled_out(recording: Recording, usable: bool) -> list[str]:
     return [
         f"{ident}: {reason}"
         for ident, reason in reasons.items()
-        if reason and not machine.gpus and any(x in reason for x in ("GPU", "CUDA", "bf16"))
+        if reason and not machine.gpus and any(word in reason for word in ("GPU", "CUDA", "bf16"))
     ]
 
 

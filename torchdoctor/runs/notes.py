@@ -44,11 +44,15 @@ def fix_notes(
 ) -> list[Remark]:
     """Return what may go wrong with fixes that were tried or are shown as code, each note once."""
     doubts = [fixes[ident].doubt(recording) for ident in idents if ident in fixes]
-    known = [fix for fix in shown if fix.fix in fixes]
+    known_fixes = [fix for fix in shown if fix.fix in fixes]
     failures = [
-        failure for f in known for failure in wording(fixes[f.fix], f.settings, recording).failures
+        failure
+        for f in known_fixes
+        for failure in wording(fixes[f.fix], f.settings, recording).failures
     ]
-    return [quoted(x) for x in dict.fromkeys([*doubts, *failures]) if x is not None]
+    return [
+        quoted(sentence) for sentence in dict.fromkeys([*doubts, *failures]) if sentence is not None
+    ]
 
 
 def quoted(sentence: str, severity: str = "detail") -> Remark:

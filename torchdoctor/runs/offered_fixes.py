@@ -127,7 +127,7 @@ class _Trials:
     def neither_measured_nor_refused(self) -> list[RecommendedFix]:
         """Return fixes for the findings that were neither measured nor refused."""
         # For what the user left out by --fixes or --skip, nothing was asked either.
-        known = {fix for row in self.rows for fix in row.fixes}
+        fixes_of_rows = {fix for row in self.rows for fix in row.fixes}
         # What includes a fix that made it slower is no better advice than that.
         slower = {row.fixes.only for row in self._slower()}
         offered = []
@@ -137,7 +137,7 @@ class _Trials:
             fix = self.fixes.get(ident)
             if (
                 fix is None
-                or ident in known
+                or ident in fixes_of_rows
                 or not fix.offered_untried
                 or fix.refusal(self.recording)
             ):
@@ -209,10 +209,10 @@ def advice(
     fixes: Mapping[str, FixSpec],
 ) -> list[RecommendedFix]:
     """Return advice on training itself: not about speed, and only where it was not refused."""
-    known = {row.fixes.only for row in rows}
+    fixes_of_rows = {row.fixes.only for row in rows}
     offered = []
     for ident, spec in fixes.items():
-        if spec.training is None or ident in known or spec.refusal(recording):
+        if spec.training is None or ident in fixes_of_rows or spec.refusal(recording):
             continue
         fix = RecommendedFix(
             fix=ident,

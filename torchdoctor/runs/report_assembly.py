@@ -95,10 +95,10 @@ def assemble(run: RunResults) -> Report:
     ceilings = trials.ceilings if trials else []
     offered = [_bounded(fix, recording, fixes, ceilings) for fix in offered]
     shown = [*chosen, *offered]
-    told = [fix.fix for fix in shown]
-    told += [fix for row in rows if row.verdict != "refused" for fix in row.fixes]
+    idents = [fix.fix for fix in shown]
+    idents += [fix for row in rows if row.verdict != "refused" for fix in row.fixes]
     remarks = [quoted(sentence, "beware") for sentence in run.warnings]
-    remarks += fix_notes(told, shown, recording, fixes)
+    remarks += fix_notes(idents, shown, recording, fixes)
     remarks += report_notes(recording, trials, run.other_load)
     coded = [as_code(fix, recording, fixes) for fix in chosen]
     recommendation = _recommendation(trials, coded) if trials else Recommendation()

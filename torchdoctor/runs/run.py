@@ -176,8 +176,8 @@ class _Checkup(RunResults):
 
     def _tell_diagnosis(self) -> None:
         """Say what slows the program as soon as it is known: fixes take minutes."""
-        known = known_so_far(self.recording, self.diagnosis)
-        answer = self.status.diagnosed(without_secrets(known, self._secrets))
+        report = known_so_far(self.recording, self.diagnosis)
+        answer = self.status.diagnosed(without_secrets(report, self._secrets))
         place = f" ({answer.location})" if answer.location else ""
         self.told = f"{answer.sentence.rstrip('.')}{place}"
         message = "The bottleneck is known, and fixes for it are looked for"
@@ -340,7 +340,7 @@ class _Checkup(RunResults):
         if len(ranks) < 2:
             return lowest
         observed = [lowest, *map(self.recorder.observed_on, ranks[1:])]
-        last = max(observed, key=lambda x: x.steps.data_wait_s)
+        last = max(observed, key=lambda observation: observation.steps.data_wait_s)
         if last is not lowest:
             self._take(last)
         self.doubts.append(f"All is told of rank {last.processes[0].rank}: it waits longest.")
@@ -351,8 +351,8 @@ class _Checkup(RunResults):
         recording = self.recording
         unseen, outside = (share_showing(recording, role) for role in ("computes", "outside"))
         device = recording.sensors if recording.has_gpu else None
-        known = shares(recording.steps, recording.trace, unseen, outside, device)
-        self.recording = with_inline_preparation(replace(recording, shares=known))
+        step_shares = shares(recording.steps, recording.trace, unseen, outside, device)
+        self.recording = with_inline_preparation(replace(recording, shares=step_shares))
 
     def _diagnose(self) -> None:
         diagnosis = diagnose(self.recording, catalogue.checks(), catalogue.fixes())

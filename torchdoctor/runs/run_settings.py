@@ -84,10 +84,10 @@ class RunSettings:
 
     def check(self) -> None:
         """UsageError for a fix or a kind of step that does not exist."""
-        known = catalogue.fixes()
+        all_fixes = catalogue.fixes()
         for ident in [*(self.fixes or []), *self.skip]:
-            if ident not in known:
-                alike = difflib.get_close_matches(ident, known, n=1)
+            if ident not in all_fixes:
+                alike = difflib.get_close_matches(ident, all_fixes, n=1)
                 meant = f" Did you mean {alike[0]}?" if alike else ""
                 raise UsageError(
                     f"'{ident}' is not a fix: torchdoctor explain --all lists all fixes.{meant}"

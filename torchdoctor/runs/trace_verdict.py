@@ -65,7 +65,7 @@ def of_the_rest(diagnosis: Diagnosis, rest: RestOfRecording) -> Diagnosis:
         diagnosis,
         bottleneck="none",
         verdict=replace(diagnosis.verdict, rest=rest),
-        path=[replace(x, answer="not measured", value=None) for x in diagnosis.path],
+        path=[replace(question, answer="not measured", value=None) for question in diagnosis.path],
         findings=[replace(f, share_of_step=None) for f in diagnosis.findings],
     )
 
@@ -127,11 +127,11 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     if replay is None or not replay.reproduced or diagnosis.bottleneck not in replay.branches:
         return diagnosis
     gains = {branch: gain for branch in _TREE if (gain := replay.gain(branch))}
-    own = gains.pop(diagnosis.bottleneck, 1.0)
+    own_gain = gains.pop(diagnosis.bottleneck, 1.0)
     best = max(gains, key=lambda branch: gains[branch], default=diagnosis.bottleneck)
-    own_saved = 1.0 - 1.0 / own
+    own_saved = 1.0 - 1.0 / own_gain
     saved = 1.0 - 1.0 / gains.get(best, 1.0)
-    hidden = own < MATTERS
+    hidden = own_gain < MATTERS
     if not hidden and saved <= _MORE * own_saved:
         return diagnosis
     unseen = 1.0 - replay.explained_s / replay.replayed_s
@@ -139,7 +139,7 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     is_gain = saved >= 1.0 - 1.0 / MATTERS
     replayed = ReplayedGain(
         branch=diagnosis.bottleneck,
-        speedup=own,
+        speedup=own_gain,
         hidden=hidden,
         best=best if is_gain else None,
         best_speedup=gains[best] if is_gain else None,
@@ -175,8 +175,10 @@ def _without_device(diagnosis: Diagnosis, why: Evidence) -> Diagnosis:
         if check.question and check.asks("data_loader")
     }
     path = [
-        x if x.question in waits else replace(x, answer="not measured", value=None)
-        for x in diagnosis.path
+        question
+        if question.question in waits
+        else replace(question, answer="not measured", value=None)
+        for question in diagnosis.path
     ]
     findings = [f for f in diagnosis.findings if checks[f.check].branch not in _RESTS_ON_DEVICE]
     verdict = Verdict(kind="no_device", why=why)

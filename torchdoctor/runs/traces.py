@@ -127,10 +127,10 @@ def _gpus_used(ranks: Sequence[RankTrace]) -> list[Gpu]:
 
 def _finished(report: Report, chosen: RankTrace, annotated: Path | None) -> Report:
     """Return the report in words; the trace goes to `annotated` with tracks of its own."""
-    told = with_sentences(report)
+    worded_report = with_sentences(report)
     if annotated is not None:
-        _annotate(chosen, annotated, told)
-    return told
+        _annotate(chosen, annotated, worded_report)
+    return worded_report
 
 
 def _annotate(chosen: RankTrace, annotated: Path, report: Report) -> None:
@@ -242,7 +242,7 @@ def _worth(
     a bottleneck that is not hidden, or mostly works on it, comes first. Without a bound the replay
     caps what a branch can give.
     """
-    own = shares.get(diagnosis.bottleneck, 0.0)
+    bottleneck_share = shares.get(diagnosis.bottleneck, 0.0)
     replay = trace.what_if if trace.what_if and trace.what_if.reproduced else None
     saved = 0.0
     for branch, share in shares.items():
@@ -252,16 +252,16 @@ def _worth(
     parts = list(touched or [])
     on_it = [part for part in parts if part.branch == diagnosis.bottleneck]
     mostly_on_it = share_saved(on_it) > share_saved(parts) / 2
-    leads = (own > 0 or mostly_on_it) and (gives or MATTERS) >= MATTERS
-    known = bound is not None and bound.speedup >= MATTERS
+    leads = (bottleneck_share > 0 or mostly_on_it) and (gives or MATTERS) >= MATTERS
+    bound_matters = bound is not None and bound.speedup >= MATTERS
     saved = saved if bound is None else 1.0 - 1.0 / bound.speedup
-    return (leads, known, saved, own, sum(shares.values()) - own)
+    return (leads, bound_matters, saved, bottleneck_share, sum(shares.values()) - bottleneck_share)
 
 
 def _left_out(reasons: Mapping[str, Evidence]) -> list[Remark]:
     """Return why files were left out, and which: all but the copies that we made."""
     remarks = [_detail(reason) for reason in reasons.values()]
-    files = [Path(path).name for path, x in reasons.items() if x.fact != "file-annotated"]
+    files = [Path(path).name for path, reason in reasons.items() if reason.fact != "file-annotated"]
     return [*remarks, beware("files-left-out", files=files)] if files else remarks
 
 

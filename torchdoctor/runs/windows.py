@@ -27,7 +27,9 @@ def of_window(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
         return Diagnosis(
             bottleneck="none",
             verdict=Verdict(kind="start_up", why=why),
-            path=[replace(x, answer="not measured", value=None) for x in diagnosis.path],
+            path=[
+                replace(question, answer="not measured", value=None) for question in diagnosis.path
+            ],
         )
     few = trace.events is not None and trace.events < _FEW_EVENTS and trace.steps < _REPEATED
     if not few or trace.unusual or diagnosis.bottleneck == "none":

@@ -186,13 +186,13 @@ def _range_of(trace: Trace, held_ns: Ints) -> str | None:
     within = np.zeros(len(marks))
     holding = np.flatnonzero(held_ns > 0)
     calls_of = rows_by(runtime.thread[holding])
-    for thread, own in rows_by(marks.thread).items():
+    for thread, rows in rows_by(marks.thread).items():
         calls = holding[calls_of.get(thread, [])]
         calls = calls[np.argsort(runtime.start[calls])]
         until = np.append(0, np.cumsum(held_ns[calls]))
         begins = runtime.start[calls]
-        first, last = (np.searchsorted(begins, x[own]) for x in (marks.start, marks.end))
-        within[own] = until[last] - until[first]
+        first, last = (np.searchsorted(begins, times[rows]) for times in (marks.start, marks.end))
+        within[rows] = until[last] - until[first]
     held = np.bincount(marks.name, within)
     lasting = np.bincount(marks.name, marks.end - marks.start)
     most = np.flatnonzero((held > 0) & (held >= held_ns.sum() / 2))
@@ -233,15 +233,15 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
     for row in np.argsort(-spent, kind="stable")[:_LOOKED_AT]:
         name, under = divmod(int(key[row]), names + 1)
         inside_name = trace.names[under] if under < names else None
-        own = rows.where(group.reshape(-1) == row)
+        equal_calls = rows.where(group.reshape(-1) == row)
         listed.append(
             RuntimeCall(
                 name=trace.names[name],
                 operator=_AS_WRITTEN.get(inside_name or "", inside_name),
                 calls_per_step=float(calls[row]) / len(steps),
-                host_s=_covered_by_threads(own, steps) / len(steps) / 1e9,
-                covered_s=_covered(own, steps) / len(steps) / 1e9,
-                threads=len(np.unique(own.thread)),
+                host_s=_covered_by_threads(equal_calls, steps) / len(steps) / 1e9,
+                covered_s=_covered(equal_calls, steps) / len(steps) / 1e9,
+                threads=len(np.unique(equal_calls.thread)),
             )
         )
     return sorted(listed, key=lambda call: -call.host_s)[:_LISTED]
@@ -304,16 +304,16 @@ def _call_before(trace: Trace, rows: Table) -> tuple[Ints, Ints]:
     for number in np.unique(runtime.name).tolist():
         name = trace.names[number]
         kind[number] = _ASKED if ASKS.match(name) else _OTHER if "Launch" in name else -1
-    told = runtime.where(kind[runtime.name] >= 0)
-    order = np.lexsort((told.start, told.thread))
+    calls_of_kind = runtime.where(kind[runtime.name] >= 0)
+    order = np.lexsort((calls_of_kind.start, calls_of_kind.thread))
     span = int(max(runtime.end.max(initial=0), 0)) + 1
-    key = told.thread[order].astype(np.int64) * span + told.start[order]
+    key = calls_of_kind.thread[order].astype(np.int64) * span + calls_of_kind.start[order]
     place = np.searchsorted(key, rows.thread.astype(np.int64) * span + rows.start) - 1
     if not len(order):
         return np.full(len(rows), -1), np.full(len(rows), -1)
     last = order[np.maximum(place, 0)]
-    same = (place >= 0) & (told.thread[last] == rows.thread)
-    return np.where(same, kind[told.name[last]], -1), last
+    same = (place >= 0) & (calls_of_kind.thread[last] == rows.thread)
+    return np.where(same, kind[calls_of_kind.name[last]], -1), last
 
 
 def _uncached(trace: Trace, rows: Table, inside: Ints, asks: Mask, apart: int) -> int:

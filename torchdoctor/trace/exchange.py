@@ -64,8 +64,8 @@ def gradient_exchange(trace: Trace, timeline: Timeline) -> GradientExchange | No
             named(trace, trace.operators, lambda name: name == ACCUMULATED)
         )
         payload = added["payload"][steps.host.index(added.start) >= 0]
-        known = len(payload) > 0 and (payload >= 0).mean() >= _NEARLY_ALL
-        total = float(np.maximum(payload, 0).sum()) if known else 0.0
+        has_payloads = len(payload) > 0 and (payload >= 0).mean() >= _NEARLY_ALL
+        total = float(np.maximum(payload, 0).sum()) if has_payloads else 0.0
         known_from = "backward" if total else None
     exchanging = exchanged.of(kind, "all-gather") if sharded else rows
     other = ~exchanging & ~exchanged.of("broadcast")
@@ -138,7 +138,9 @@ def collective_calls(trace: Trace, steps: Steps) -> CollectiveCalls:
     rows, index = rows[index >= 0], index[index >= 0]
     ranges = trace.annotations.where(named(trace, trace.annotations, is_communication))
     launch = launch_rows(trace)[rows] if len(rows) else rows
-    thread, start = (np.append(x, -1)[launch] for x in (trace.runtime.thread, trace.runtime.start))
+    thread, start = (
+        np.append(column, -1)[launch] for column in (trace.runtime.thread, trace.runtime.start)
+    )
     around = innermost(ranges, nest(ranges), thread, start)
     payload = device["payload"][rows].copy()
     kind = []

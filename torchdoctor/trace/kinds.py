@@ -14,7 +14,7 @@ DEVICE_KINDS = ("kernel", "memcpy", "memset")
 KERNEL, MEMCPY, MEMSET = range(3)
 _NAMES = parsed_toml(Path(__file__).with_name("kernels.toml").read_text(encoding="utf-8"))
 _TABLE_OF: dict[str, str] = {
-    category: table for table, own in _NAMES["categories"].items() for category in own
+    category: table for table, categories in _NAMES["categories"].items() for category in categories
 }
 LEFT_OUT = frozenset({*_NAMES["left_out"], OUR_CATEGORY})
 # The first argument of a template that says what it computes, without the places that it is in.
@@ -74,7 +74,9 @@ def _patterns() -> dict[str, re.Pattern[str]]:
     names: dict[str, list[str]] = defaultdict(list)
     for entry in _NAMES["entry"]:
         names[entry["kind"]] += entry["names"]
-    return {kind: re.compile("|".join(own), re.IGNORECASE) for kind, own in names.items()}
+    return {
+        kind: re.compile("|".join(kind_names), re.IGNORECASE) for kind, kind_names in names.items()
+    }
 
 
 @functools.lru_cache(maxsize=1 << 16)

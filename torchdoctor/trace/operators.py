@@ -113,7 +113,7 @@ def host_work(trace: Trace, timeline: Timeline) -> HostWork:
     operators &= ~of_fetching_thread(trace, table)
     table = table.where(operators & (host.index(table.start) >= 0))
     branches = ["runtime", "data_loader"] + ([] if trace.has_device else ["communication"])
-    known = join(table.spans(), *(timeline.branches[branch] for branch in branches))
+    busy_times = join(table.spans(), *(timeline.branches[branch] for branch in branches))
     nesting = nest(table)
     working = np.zeros(len(table), dtype=bool)
     large = working
@@ -123,7 +123,7 @@ def host_work(trace: Trace, timeline: Timeline) -> HostWork:
         large = working & (table.end - table.start >= LARGE_OPERATOR_NS)
         large &= _usual_length(table, working) >= LARGE_OPERATOR_NS / _INTERRUPTED
         large[large] &= ~too_small(trace, table.where(large))
-    gaps = subtract(union(host.start, host.end), known)
+    gaps = subtract(union(host.start, host.end), busy_times)
     return HostWork(table, nesting, working, large, gaps)
 
 
@@ -250,10 +250,10 @@ def _costliest_shapes(trace: Trace, table: Table, nesting: Nesting, name: int) -
     """Return the input sizes that cost most, as "[32, 3, 64, 64], [64, 3, 7, 7]"."""
     rows = np.flatnonzero(table.name == name)
     shapes: Ints = table["shapes"][rows]
-    known = shapes >= 0
-    if not known.any():
+    has_shapes = shapes >= 0
+    if not has_shapes.any():
         return None
-    spent = np.bincount(shapes[known], weights=nesting.self_ns[rows][known] + 1.0)
+    spent = np.bincount(shapes[has_shapes], weights=nesting.self_ns[rows][has_shapes] + 1.0)
     try:
         sizes = msgspec.json.decode(trace.shapes[int(spent.argmax())])
     except msgspec.DecodeError:
@@ -267,12 +267,14 @@ def traced_compilation(trace: Trace, timeline: Timeline) -> TracedCompilation | 
     steps = timeline.steps
     inside = [table.where(steps.index(table.start) >= 0) for table in trace.ranges]
     timed = [table.where(named(trace, table, _TIMED.match)) for table in inside]
-    if not any(map(len, timed)) and not any(named(trace, x, _REGION.match).any() for x in inside):
+    if not any(map(len, timed)) and not any(
+        named(trace, table, _REGION.match).any() for table in inside
+    ):
         return None
     in_each = join(*(table.spans() for table in timed)).covered(steps.start, steps.end)
     frames = sum(int(named(trace, table, _FRAME.match).sum()) for table in timed)
-    told = inside[0].name  # of annotations, in any release that tells the version
-    matches = [match for name in told if (match := _VERSION.match(trace.names[name]))]
+    annotation_names = inside[0].name  # of annotations, in any release that tells the version
+    matches = [match for name in annotation_names if (match := _VERSION.match(trace.names[name]))]
     versions = {match.string.partition("compile_id=")[2]: int(match[1]) for match in matches}
     again = sum(version > 0 for version in versions.values())
     return TracedCompilation(
@@ -355,8 +357,8 @@ def _costliest(
     if len(runtime) and len(operators):
         nesting = operator_nesting(trace)
         inside = innermost(operators, nesting, runtime.thread[call], runtime.start[call])
-        known = (call >= 0) & (inside >= 0)
-        names = np.where(known, operators.name[inside].astype(np.int64), -1)
+        has_operator = (call >= 0) & (inside >= 0)
+        names = np.where(has_operator, operators.name[inside].astype(np.int64), -1)
     bounds = np.searchsorted(chain, np.arange(count + 1)).tolist()
     equal: dict[bytes, list[int]] = defaultdict(list)
     for number, (begin, end) in enumerate(itertools.pairwise(bounds)):

@@ -79,16 +79,16 @@ class _Work:
 
         if rows is None:
             rows = np.zeros(len(device), dtype=bool)
-        own = device.spans(rows)
+        part_spans = device.spans(rows)
         beside = device.spans(~rows)
         sizes = device["bytes"][rows & (device["kind"] == kinds.MEMCPY)]
-        known = sizes[sizes >= 0]
+        known_sizes = sizes[sizes >= 0]
         return TracedPart(
-            seconds=in_steps(join(own, host)),
-            device_s=in_steps(own),
+            seconds=in_steps(join(part_spans, host)),
+            device_s=in_steps(part_spans),
             beside_s=in_steps(beside),
             remains_s=remains_ns / count,
-            bytes=int(known.sum()) // len(steps) if len(known) else None,
+            bytes=int(known_sizes.sum()) // len(steps) if len(known_sizes) else None,
         )
 
 
@@ -130,7 +130,9 @@ def _on_device(work: _Work) -> dict[str, TracedPart]:
     zeros = _outermost(trace, work.host.table, _ZEROED)
     random = _random_on_host(work)
     memset = work.inside & (trace.device["kind"] == kinds.MEMSET)
-    double = products & named(trace, trace.device, lambda x: "float64" in kinds.kernel_kinds(x))
+    double = products & named(
+        trace, trace.device, lambda name: "float64" in kinds.kernel_kinds(name)
+    )
     return {
         "convolutions": work.part(kernels & (in_images | convolving)),
         "flat convolutions": work.part(kernels & in_flat),
@@ -178,8 +180,8 @@ def _on_host(work: _Work) -> dict[str, TracedPart]:
 
 def _outermost(trace: Trace, table: Table, wanted: re.Pattern[str]) -> Table:
     """Return the operators of such a name that no other one of such a name calls."""
-    own = table.where(named(trace, table, wanted.match))
-    return own.where(nest(own).parent < 0)
+    operators = table.where(named(trace, table, wanted.match))
+    return operators.where(nest(operators).parent < 0)
 
 
 @once
@@ -230,12 +232,14 @@ def _fusible(work: _Work, kernels: Mask) -> tuple[Mask, float]:
     fusible &= ~work.launched_in(_marks(trace, OPTIMIZER))
     order = np.lexsort((device.start, device["stream"], device["device"]))
     order = order[work.inside[order]]
-    own = fusible[order]
-    begins = own.copy()
+    is_fusible = fusible[order]
+    begins = is_fusible.copy()
     begins[1:] &= ~(
-        own[:-1] & (np.diff(device["stream"][order]) == 0) & (np.diff(device["device"][order]) == 0)
+        is_fusible[:-1]
+        & (np.diff(device["stream"][order]) == 0)
+        & (np.diff(device["device"][order]) == 0)
     )
-    return fusible, _longest_of_each(begins[own], device_time(trace)[order][own])
+    return fusible, _longest_of_each(begins[is_fusible], device_time(trace)[order][is_fusible])
 
 
 def _longest_of_each(begins: Mask, lasting: Ints) -> float:
@@ -249,7 +253,9 @@ def _fusible_on_host(work: _Work) -> Intervals:
     """Return when a CPU is in operators that a compiler fuses."""
     trace = work.trace
     table = work.host.table.where(work.host.working)
-    stays = named(trace, table, lambda x: any(p.match(x) for p in (_PRODUCT, _RANDOM, _MOVES)))
+    stays = named(
+        trace, table, lambda name: any(p.match(name) for p in (_PRODUCT, _RANDOM, _MOVES))
+    )
     fusible = ~stays & named(trace, table, _TORCH.match)
     fusible &= ~_marks(trace, OPTIMIZER).spans().contain(table.start)
     return table.spans(fusible)
@@ -281,7 +287,9 @@ def _dispatch(work: _Work) -> Intervals:
     gaps = subtract(within, join(called_for, runtime.spans(), loading))
     short = gaps.end - gaps.start < LONG_IDLE_NS
     handing = join(called_for, Intervals(gaps.start[short], gaps.end[short]))
-    waits = named(trace, runtime, lambda x: kinds.SYNC_CALL.match(x) or kinds.COPY_CALL.match(x))
+    waits = named(
+        trace, runtime, lambda name: kinds.SYNC_CALL.match(name) or kinds.COPY_CALL.match(name)
+    )
     elsewhere = join(
         table.spans(computes),
         runtime.spans(waits | allocates(trace)),
@@ -304,7 +312,9 @@ def _launches(work: _Work) -> Intervals:
 def _biases(work: _Work, convolving: Mask) -> Mask:
     """Return the kernels of convolutions that add a bias, or sum up its gradient."""
     name = re.compile(r"elementwise|reduce_kernel|bias", re.I)
-    return convolving & named(work.trace, work.trace.device, lambda x: bool(name.search(x)))
+    return convolving & named(
+        work.trace, work.trace.device, lambda kernel_name: bool(name.search(kernel_name))
+    )
 
 
 def _random_on_host(work: _Work) -> Intervals:

@@ -116,7 +116,9 @@ def _entries(text: bytes) -> list[Any]:
 def _shapes(text: bytes) -> list[Shape]:
     """Return the sizes of each input; () where it has none."""
     return [
-        tuple(entry) if isinstance(entry, list) and all(isinstance(x, int) for x in entry) else ()
+        tuple(entry)
+        if isinstance(entry, list) and all(isinstance(size, int) for size in entry)
+        else ()
         for entry in _entries(text)
     ]
 

@@ -48,10 +48,10 @@ def precision_of(
         return "float32"  # the first releases wrote no types
     if named.startswith("float8"):
         return "float8"
-    known = _PRECISION.get(named)
-    if known == "float32" and on_tensor_cores and (sheet is None or "tf32" in sheet.tflops):
+    precision = _PRECISION.get(named)
+    if precision == "float32" and on_tensor_cores and (sheet is None or "tf32" in sheet.tflops):
         return "tf32"
-    return known
+    return precision
 
 
 def compute_bound(
@@ -140,9 +140,9 @@ def _launching(trace: Trace) -> tuple[Table, Nesting, Ints]:
     runtime = trace.runtime
     call = launch_rows(trace)
     launched_by = np.full(len(call), -1)
-    known = np.flatnonzero(call >= 0)
-    asked = call[known]
-    launched_by[known] = innermost(table, nesting, runtime.thread[asked], runtime.start[asked])
+    events = np.flatnonzero(call >= 0)
+    asked = call[events]
+    launched_by[events] = innermost(table, nesting, runtime.thread[asked], runtime.start[asked])
     return table, nesting, launched_by
 
 
@@ -186,7 +186,7 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
     sizes = [sizes_of_call if number else None for sizes_of_call, number in every]
     # Kernels that only prepare or finish a product count for it, but are no arithmetic of its own.
     in_matrix = per_call(added * matrix)
-    known = np.array([sizes_of_call is not None for sizes_of_call in sizes], dtype=bool)
+    has_sizes = np.array([sizes_of_call is not None for sizes_of_call in sizes], dtype=bool)
     total = float(added[in_steps & matrix].sum())
     tensor, float32 = (
         per_call(added * named(trace, kernels, kind)) / np.maximum(in_matrix, 1.0)
@@ -198,7 +198,7 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
         tensor_share=tensor,
         float32_share=float32,
         sizes=sizes,
-        known_share=min(float(in_matrix[known].sum()) / total, 1.0) if total else 1.0,
+        known_share=min(float(in_matrix[has_sizes].sum()) / total, 1.0) if total else 1.0,
     )
 
 
@@ -267,8 +267,8 @@ def _at_peak_s(products: Sequence[MatrixProduct], sheet: DataSheet | None) -> fl
     if sheet is None:
         return None
     peaks = [(product.flops, sheet.peak(product.precision or "")) for product in products]
-    known = sum(flops for flops, peak in peaks if peak)
-    if known < _SAYS_ENOUGH * sum(flops for flops, _ in peaks):
+    flops_with_peak = sum(flops for flops, peak in peaks if peak)
+    if flops_with_peak < _SAYS_ENOUGH * sum(flops for flops, _ in peaks):
         return None
     return sum(flops / peak for flops, peak in peaks if peak)
 

@@ -44,7 +44,9 @@ def trains(trace: Trace) -> bool | None:
     """Return True if it has a backward pass or an optimizer, False if it is inference, or None."""
     operators = trace.operators
     kernels = trace.device.where(trace.device["kind"] == KERNEL)
-    if optimizes(trace) or any(named(trace, x, _BACKWARD.search).any() for x in trace.ranges):
+    if optimizes(trace) or any(
+        named(trace, table, _BACKWARD.search).any() for table in trace.ranges
+    ):
         return True
     if named(trace, kernels, lambda name: "training" in kernel_kinds(name)).any():
         return True
@@ -119,20 +121,20 @@ def gpus(trace: Trace) -> list[Gpu]:
         (text(dictionary.get("name")), whole_number(dictionary.get("totalGlobalMem")))
         for dictionary in described
     }
-    own = {whole_number(dictionary.get("id")): dictionary for dictionary in described}
+    by_id = {whole_number(dictionary.get("id")): dictionary for dictionary in described}
     used_gpus = []
     for index in sorted(set(trace.device["device"].tolist()) - {-1}):
-        known = own.get(index) or (described[0] if len(alike) == 1 else {})
-        major, minor = (whole_number(known.get(k)) for k in ("computeMajor", "computeMinor"))
+        properties = by_id.get(index) or (described[0] if len(alike) == 1 else {})
+        major, minor = (whole_number(properties.get(k)) for k in ("computeMajor", "computeMinor"))
         # Others number their devices otherwise than CUDA does.
         capability = None if major is None or platform(trace) == "rocm" else f"{major}.{minor or 0}"
-        if known:
+        if properties:
             used_gpus.append(
                 Gpu(
                     index=index,
-                    name=text(known.get("name"))
+                    name=text(properties.get("name"))
                     or ("AMD GPU" if platform(trace) == "rocm" else "GPU"),
-                    memory_bytes=whole_number(known.get("totalGlobalMem")),
+                    memory_bytes=whole_number(properties.get("totalGlobalMem")),
                     compute_capability=capability,
                 )
             )

@@ -73,8 +73,8 @@ class _Calls:
 
     def waiting_s(self, name: int) -> float:
         """Return what of a function's time passes in sleeps, locks, input and output, per step."""
-        own = self.frames.spans(self.frames.name == name)
-        return float(intersect(own, self.waited).total) / self.steps / 1e9
+        function_spans = self.frames.spans(self.frames.name == name)
+        return float(intersect(function_spans, self.waited).total) / self.steps / 1e9
 
     def longest(self, name: int) -> list[PythonCall]:
         """Return the functions among which most of the time of one is divided, longest first."""
@@ -143,5 +143,5 @@ def _own_time(table: Table, parent: Ints, exposed: Intervals) -> NDArray[np.floa
         table.start[called], np.minimum(table.end[called], table.end[parent[called]])
     )
     below = np.bincount(parent[called], weights=within, minlength=len(table))
-    own: NDArray[np.float64] = np.maximum(inside - below, 0.0)
-    return own
+    own_ns: NDArray[np.float64] = np.maximum(inside - below, 0.0)
+    return own_ns

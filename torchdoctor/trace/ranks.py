@@ -158,7 +158,10 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
     ended = end - offset[:, None]
     came = arrived.max(axis=0)
     # Collectives may overlap in time: a moment in several of them counts once.
-    waits = [union(x, np.minimum(came, y)).total for x, y in zip(arrived, ended, strict=True)]
+    waits = [
+        union(starts, np.minimum(came, ends)).total
+        for starts, ends in zip(arrived, ended, strict=True)
+    ]
     exchange = union(came, came + (end - start).min(axis=0)).total
     steps = len(np.unique(ranks[0].step[rows[0]]))
     last = np.bincount(arrived.argmax(axis=0), minlength=len(ranks))
@@ -193,9 +196,9 @@ def _matched(ranks: Sequence[Collectives]) -> list[tuple[int, ...]]:
             rows.setdefault(key, []).append(row)
         by_name.append(rows)
     for key in sorted(set.intersection(*map(set, by_name))):
-        own = [rows[key] for rows in by_name]
-        if key[0] >= 0 and len({len(rows) for rows in own}) == 1:
-            matched += zip(*own, strict=True)
+        rank_rows = [rows[key] for rows in by_name]
+        if key[0] >= 0 and len({len(rows) for rows in rank_rows}) == 1:
+            matched += zip(*rank_rows, strict=True)
     return matched
 
 
@@ -246,9 +249,9 @@ def read_ranks(
         traces, key=lambda trace: (not trace.annotated, not trace.cut_off, trace.statistics.steps)
     )
     flaws: dict[str, Callable[[RankTrace], bool]] = {
-        "file-annotated": lambda x: x.annotated,
-        "file-cut-off": lambda x: x.cut_off and x is not best,
-        "file-without-rank": lambda x: x.rank is None,
+        "file-annotated": lambda trace: trace.annotated,
+        "file-cut-off": lambda trace: trace.cut_off and trace is not best,
+        "file-without-rank": lambda trace: trace.rank is None,
     }
     for flaw, has_flaw in flaws.items():
         flawed = [trace.statistics.path for trace in traces if has_flaw(trace)]

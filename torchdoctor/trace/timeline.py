@@ -104,9 +104,9 @@ class Timeline:
         exposed = {}
         covered = EMPTY
         for branch in BRANCHES:
-            own = self.branches[branch]
-            exposed[branch] = intersect(subtract(own, covered), steps)
-            covered = join(covered, own)
+            intervals = self.branches[branch]
+            exposed[branch] = intersect(subtract(intervals, covered), steps)
+            covered = join(covered, intervals)
         exposed["other"] = subtract(steps, covered)
         return exposed
 
@@ -176,7 +176,9 @@ def _whole_trace(trace: Trace) -> Steps:
 
 def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
     row = launch_rows(trace)
-    called, returned = (np.append(x, -1)[row] for x in (trace.runtime.start, trace.runtime.end))
+    called, returned = (
+        np.append(column, -1)[row] for column in (trace.runtime.start, trace.runtime.end)
+    )
     step = np.searchsorted(host_start, called, side="right") - 1
     inside = (row >= 0) & (step >= 0) & (returned <= host_end[np.maximum(step, 0)])
     step_of = np.where(inside, step, -1)  # whose host span holds the launch of each device event
@@ -356,7 +358,9 @@ def usual_part(recording: Recording, trace: TraceStatistics) -> Recording:
     return replace(
         recording,
         trace=rest,
-        shares=Shares(**{name: x and min(x * scale, 1.0) for name, x in shares.items()}),
+        shares=Shares(
+            **{name: share and min(share * scale, 1.0) for name, share in shares.items()}
+        ),
     )
 
 

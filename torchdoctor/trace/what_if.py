@@ -143,8 +143,8 @@ def _cut(trace: Trace, timeline: Timeline, first: int, last: int) -> Trace:
     runtime = trace.runtime
     inside = around(runtime)
     if len(device):
-        known = np.isin(device["correlation"], runtime["correlation"][inside])
-        earlier = np.isin(runtime["correlation"], device["correlation"][~known])
+        launched_inside = np.isin(device["correlation"], runtime["correlation"][inside])
+        earlier = np.isin(runtime["correlation"], device["correlation"][~launched_inside])
         inside |= earlier & (runtime.start < begin)
     return replace(
         trace,
@@ -302,8 +302,8 @@ def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[Evidence] = ()) -
         delay = graph.delay.astype(np.float64)
         replayed = _seconds(replay(graph, delay=delay))
     # Without a GPU all but the loader is the CPU's, and nothing would be left.
-    told = set(COSTS) if trace.has_device else {"data_loader"}
-    told -= set() if len(timeline.collectives) else {"communication"}
+    predicted_branches = set(COSTS) if trace.has_device else {"data_loader"}
+    predicted_branches -= set() if len(timeline.collectives) else {"communication"}
     prediction = WhatIf(
         steps=last - first + 1 if steps.known else 0,
         of_steps=len(steps) if steps.known else 0,
@@ -312,7 +312,7 @@ def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[Evidence] = ()) -
         explained_s=min(replayed, _seconds(replay(graph, delay=np.zeros(len(graph))))),
         own_delays=own_delays,
         branches={
-            branch: _without(graph, cost, delay, replayed) if branch in told else None
+            branch: _without(graph, cost, delay, replayed) if branch in predicted_branches else None
             for branch, cost in COSTS.items()
         },
     )

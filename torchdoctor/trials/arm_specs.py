@@ -24,18 +24,21 @@ class ArmSpecs:
     def __init__(self, fixes: Mapping[str, FixSpec], recording: Recording, kind: str = "") -> None:
         ceilings = catalogue.ceilings().items()
         self._fixes = dict(fixes)
-        self._specs: dict[str, SwitchSpec] = {**fixes, **{ABLATION + x: y for x, y in ceilings}}
+        self._specs: dict[str, SwitchSpec] = {
+            **fixes,
+            **{ABLATION + name: ceiling for name, ceiling in ceilings},
+        }
         self._recording = recording
         self._kind = kind
         self._loaders = training_loaders(recording)
 
     def of(self, fixes: FixSet) -> LaunchSpec:
         """Return the arm with these fixes switched on; of none, the untouched program."""
-        known = [
+        specs = [
             (self._fixes[fix], settings) for fix, settings in fixes.items() if fix in self._fixes
         ]
         variables: dict[str, str | None] = {}
-        for spec, settings in known:
+        for spec, settings in specs:
             variables |= spec.environment(settings)
         return LaunchSpec(
             # The engine tells arms apart by their names, so settings are part of them.
@@ -46,7 +49,7 @@ class ArmSpecs:
             variables=variables,
             setup_s=sum(
                 spec.setup_s + spec.more_setup_s(settings, self._recording)
-                for spec, settings in known
+                for spec, settings in specs
             ),
             settled_after=self._settled_after(fixes),
             workers=self._prepared(fixes)[0],

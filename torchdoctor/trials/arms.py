@@ -63,17 +63,17 @@ class FixFacts:
     @staticmethod
     def together(facts: "Iterable[FixFacts]") -> "FixFacts":
         """Return the facts of fixes that are switched on together: the riskiest's promise."""
-        known = list(facts)
+        all_facts = list(facts)
         return replace(
-            max(known, key=lambda each: each.risk),
-            includes=frozenset().union(*(each.includes for each in known)),
-            phases=known[0].phases,
-            ladder=known[0].ladder,
-            branches=frozenset().union(*(each.branches for each in known)),
-            how=Preparation.together(each.how for each in known),
-            corrects=any(each.corrects for each in known),
-            doubted=any(each.doubted for each in known),
-            p_helps=known[0].p_helps,
+            max(all_facts, key=lambda each: each.risk),
+            includes=frozenset().union(*(each.includes for each in all_facts)),
+            phases=all_facts[0].phases,
+            ladder=all_facts[0].ladder,
+            branches=frozenset().union(*(each.branches for each in all_facts)),
+            how=Preparation.together(each.how for each in all_facts),
+            corrects=any(each.corrects for each in all_facts),
+            doubted=any(each.doubted for each in all_facts),
+            p_helps=all_facts[0].p_helps,
         )
 
 

@@ -128,14 +128,18 @@ class Beliefs:
         self._grids = {arm.name: rows * np.log(prior_mass(arm) + 1e-12) for arm in arms}
         for name, *measured in self._observations():
             self._grids[name] += _gain_evidence(*measured)
-        self._evidence = {x: np.logaddexp.reduce(grid, axis=1) for x, grid in self._grids.items()}
+        self._evidence = {
+            name: np.logaddexp.reduce(grid, axis=1) for name, grid in self._grids.items()
+        }
         self._gains: dict[Members, Floats] = {}
         self._draw(np.random.default_rng([seed, 5]))
 
     def _observations(self) -> Iterator[tuple[str, float, float, float]]:
         """Yield arm, gain, error and part of sigma of all that was measured of single arms."""
-        pairs = self.results.pairs.items()
-        for name, logs in ((name, logs) for x, logs in pairs for name in x if len(x) == 1):
+        for members, logs in self.results.pairs.items():
+            if len(members) != 1:
+                continue
+            (name,) = members
             for log in logs:
                 yield name, log, self.results.errors.get(frozenset([name]), 0.0), 1.0
                 yield from self._neighbours(name, log, _NEIGHBOUR_ERROR)
@@ -151,8 +155,12 @@ class Beliefs:
         """Yield what a measured arm says of others of its fix, as far as the next measured."""
         arm = self.arms[name]
         arms = self.arms.values()
-        measured = [x for x in arms if x is not arm and self.results.measured(x.name)]
-        for other in (x for x in arms if x is not arm and x.family and x.family <= arm.family):
+        measured = [
+            other for other in arms if other is not arm and self.results.measured(other.name)
+        ]
+        for other in arms:
+            if other is arm or not (other.family and other.family <= arm.family):
+                continue
             low, high = sorted((arm.setting, other.setting))
             nearer = [
                 arm for arm in measured if other.family <= arm.family and low <= arm.setting <= high
@@ -197,8 +205,8 @@ class Beliefs:
 
     def _pairs_error(self, members: Members) -> Floats:
         """Return samples of the standard deviation of the middle of a set's pairs."""
-        own = max(self.results.errors.get(members, 0.0), 0.01)
-        return np.asarray(np.hypot(self.sigma, own) / math.sqrt(len(self.results.pairs[members])))
+        error = max(self.results.errors.get(members, 0.0), 0.01)
+        return np.asarray(np.hypot(self.sigma, error) / math.sqrt(len(self.results.pairs[members])))
 
     def gain(self, members: Members) -> Floats:
         """Return samples of the log speed-up of an arm, or of a set."""
@@ -212,9 +220,9 @@ class Beliefs:
         total, error = self._promise(members)
         if logs := self.results.pairs.get(members):
             measured = self._pairs_error(members)
-            known = error**2 / (error**2 + measured**2)
-            total = total + known * (np.median(logs) - total)
-            error = error * np.sqrt(1 - known)
+            weight = error**2 / (error**2 + measured**2)
+            total = total + weight * (np.median(logs) - total)
+            error = error * np.sqrt(1 - weight)
         chance = np.random.default_rng(zlib.crc32(" ".join(sorted(members)).encode()))
         noise = chance.normal(0, 1, SAMPLES)
         return np.asarray(total + error * (noise - noise.mean()))
@@ -241,7 +249,7 @@ class Beliefs:
                 whole = max(sum(self.step.shares.get(each, 0.3) for each in phases), 0.02)
                 left = np.maximum(1.0 - removed[phase] / whole, 0.0)
                 removed[phase] = removed[phase] + part * left
-        waits = min(sum(self.step.shares.get(x, 0.0) for x in self.step.competing), 0.98)
+        waits = min(sum(self.step.shares.get(phase, 0.0) for phase in self.step.competing), 0.98)
         waited = waits - sum(removed.get(phase, 0.0) for phase in self.step.competing)
         left = np.maximum(1.0 - sum(removed.values(), np.zeros(SAMPLES)), 0.02)
         waited = np.clip(waited, 0.0, left)
@@ -266,8 +274,10 @@ class Beliefs:
         adds = self.gain_of[name] > best + LEAST_GAIN
         if members in self.results.pairs and len(members) > 1:
             # Where members hinder each other, what one gains alone says little of the set.
-            others = [self.gain(pair) for pair in self.results.pairs if pair <= members - {name}]
-            most = np.max([np.zeros(SAMPLES), *others], axis=0)
+            pair_gains = [
+                self.gain(pair) for pair in self.results.pairs if pair <= members - {name}
+            ]
+            most = np.max([np.zeros(SAMPLES), *pair_gains], axis=0)
             adds = np.where(_FIGHTING, self.gain(members) > most + LEAST_GAIN, adds)
         return np.asarray(adds)
 

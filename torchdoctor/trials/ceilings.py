@@ -157,7 +157,9 @@ def conditions(switched: Sequence[Series], steps: StepStatistics | None) -> floa
     of it, and the last step of the block makes up for that. So blocks count by their mean steps.
     """
     typical = fmean if steps is not None and steps.two_modes else median
-    times = [fmean(x.step_s) for each in switched for x in each.of(BASELINE) if x.step_s]
+    times = [
+        fmean(block.step_s) for each in switched for block in each.of(BASELINE) if block.step_s
+    ]
     if steps is None or not times:
         return None
     observed_s = steps.mean_s if steps.two_modes else steps.median_s
@@ -218,10 +220,15 @@ def _repeat(log: Log, turns: Sequence[Arm], ceilings: Sequence[Arm], rounds: int
 
 
 def _is_decided(log: Log, arm: Arm) -> bool:
-    own = [block for series in log.switched for block in series.of(arm.key)]
-    if arm.refused or len(own) >= _FEWEST_PAIRS:
+    blocks = [block for series in log.switched for block in series.of(arm.key)]
+    if arm.refused or len(blocks) >= _FEWEST_PAIRS:
         return True
     # A block that takes twice as long decides alone: a launch would take twice as long as well.
-    plain = [x for series in log.switched for block in series.of(BASELINE) for x in block.step_s]
+    plain = [
+        seconds
+        for series in log.switched
+        for block in series.of(BASELINE)
+        for seconds in block.step_s
+    ]
     slower = _FAR_SLOWER * median(plain) if plain else math.inf
-    return bool(own) and all(median(block.step_s) > slower for block in own)
+    return bool(blocks) and all(median(block.step_s) > slower for block in blocks)

@@ -79,8 +79,8 @@ def welch_interval(before: Sequence[float], after: Sequence[float]) -> Interval 
     """Return the speed-up of unpaired times with Welch's t interval; None below two times."""
     if min(len(before), len(after)) < 2:
         return None
-    old = [math.log(x) for x in before]
-    new = [math.log(x) for x in after]
+    old = [math.log(seconds) for seconds in before]
+    new = [math.log(seconds) for seconds in after]
     errors = [variance(values) / len(values) for values in (old, new)]
     total = sum(errors)
     if total == 0.0:

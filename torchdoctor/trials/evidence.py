@@ -126,7 +126,7 @@ class Evidence:
         return [log for each in series for log in each.differences(arm.key, how)]
 
     def _pairs(self, arm: Arm) -> list[Pair]:
-        return [x for x in self._log.pairs.get(arm.key, []) if _longer_s(x) >= _LEAST_S]
+        return [pair for pair in self._log.pairs.get(arm.key, []) if _longer_s(pair) >= _LEAST_S]
 
     def pair_error(self, arm: Arm) -> float:
         """Return the usual error of an arm's pairs by their own rounds; 0: there are none."""
@@ -198,7 +198,9 @@ class Evidence:
             return "mean" if compare.has_two_modes(arm.timings) else self.decided_by()
         # Blocks make untouched steps uneven too: a program ahead of its GPU waits in the last step.
         for key in (arm.key, BASELINE):
-            if compare.has_two_modes([x for each in self._log.switched for x in each.of(key)]):
+            if compare.has_two_modes(
+                [block for each in self._log.switched for block in each.of(key)]
+            ):
                 return "mean"
         return self.decided_by()
 
@@ -211,7 +213,7 @@ def _own_error(pair: Pair, how: Estimator) -> float:
 
 
 def _longer_s(pair: Pair) -> float:
-    return max(sum(sum(both[x].step_s) for both in pair.blocks) for x in (0, 1))
+    return max(sum(sum(both[side].step_s) for both in pair.blocks) for side in (0, 1))
 
 
 def _spread(groups: Sequence[Sequence[float]]) -> float:

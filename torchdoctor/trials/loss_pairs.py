@@ -77,8 +77,8 @@ def _judge(
 
 def _not_comparable(pairs: Sequence[Pair]) -> str | None:
     for without, with_fix in pairs:
-        known = min(len(without.fingerprints), len(with_fix.fingerprints))
-        if without.fingerprints[:known] != with_fix.fingerprints[:known]:
+        length = min(len(without.fingerprints), len(with_fix.fingerprints))
+        if without.fingerprints[:length] != with_fix.fingerprints[:length]:
             return "the launches did not see the same samples."
         both = (without.losses, with_fix.losses)
         if all(losses and losses[-1] is None and _skips(losses) for losses in both):
@@ -91,13 +91,15 @@ def _not_comparable(pairs: Sequence[Pair]) -> str | None:
 
 def _skips(losses: Sequence[float | None]) -> bool:
     """Return True if losses are missing between two that are known, or none is known."""
-    known = [number for number, loss in enumerate(losses) if loss is not None]
-    return not known or None in losses[: known[-1]]
+    numbers = [number for number, loss in enumerate(losses) if loss is not None]
+    return not numbers or None in losses[: numbers[-1]]
 
 
 def _finite(losses: Sequence[float | None]) -> list[float]:
     """Return the losses before the first that is not finite, or missing with none after it."""
-    last = max((i for i, x in enumerate(losses) if x is not None and math.isfinite(x)), default=-1)
+    last = max(
+        (i for i, loss in enumerate(losses) if loss is not None and math.isfinite(loss)), default=-1
+    )
     finite = []
     for loss in losses[: last + 1]:
         if loss is not None and not math.isfinite(loss):

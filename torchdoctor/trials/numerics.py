@@ -129,17 +129,17 @@ def _beyond_identical(
     first_allowed = LOW_PRECISION if low else ROUNDING
     nearest = min(baselines, key=lambda b: float(np.abs(b - ours).max()))
     apart = _relative(ours, nearest)
-    own = _run_to_run(baselines)
+    run_to_run = _run_to_run(baselines)
     in_place = samples.state in ("same", "unknown")
     # Every update carries the rounding differences of float32 on; those of low precision are made
     # anew in every step and do not grow.
     growth = (1.0 + np.arange(EARLY)) ** (0.5 if low else 1.0)
-    allowed = np.maximum(first_allowed * growth, 3.0 * own[:EARLY])
+    allowed = np.maximum(first_allowed * growth, 3.0 * run_to_run[:EARLY])
     early = apart[:EARLY]
     length = block_length(len(ours), untouched.backwards_per_step)
     if in_place and bool((early <= allowed).all()) and drift(ours, nearest, length) <= 1.0:
         return _like_two_runs(early, first_allowed * growth, low, _data(samples))
-    chaotic = bool(own[1:EARLY].max() > PARTED)
+    chaotic = bool(run_to_run[1:EARLY].max() > PARTED)
     agrees_then_parts = early[0] <= ROUNDING < PARTED < early[1]
     if in_place and agrees_then_parts and not low and not chaotic:
         return Numerics(
@@ -207,7 +207,7 @@ def _data(samples: SampleComparison) -> str:
 def _column(losses: Sequence[float | None]) -> np.ndarray:
     """Return losses as float64 up to the first that is not finite; NaN for a backward without."""
     column = np.array([np.nan if loss is None else loss for loss in losses], dtype=np.float64)
-    bad = [i for i, x in enumerate(losses) if x is not None and not np.isfinite(x)]
+    bad = [i for i, loss in enumerate(losses) if loss is not None and not np.isfinite(loss)]
     return column[: bad[0]] if bad else column
 
 
@@ -256,9 +256,9 @@ def _compare_figures(
     apart = min((_relative(ours, b) for b in baselines), key=lambda each: float(each.max()))
     rounds = keeps == "lower precision"
     low = untouched.low_precision or rounds
-    own = float(_run_to_run(baselines).max())
+    run_to_run = float(_run_to_run(baselines).max())
     farthest = float(apart.max())
-    of_float32 = max(OUTPUTS_ROUNDING, 3.0 * own)
+    of_float32 = max(OUTPUTS_ROUNDING, 3.0 * run_to_run)
     allowed = max(OUTPUTS_LOW_PRECISION, of_float32) if low else of_float32
     differ = f"{len(ours)} outputs differ by at most {farthest:.0e} (relative)"
     if farthest > allowed and untouched.corrects:
@@ -281,8 +281,8 @@ def _compare_figures(
 
 
 def _agreeing(decisions: ComparedDecisions) -> str:
-    told = f"{decisions.same:,} of {decisions.decided:,} decisions are the same"
-    return told if decisions.same == decisions.decided else f"{told} ({_examples(decisions)})"
+    clause = f"{decisions.same:,} of {decisions.decided:,} decisions are the same"
+    return clause if decisions.same == decisions.decided else f"{clause} ({_examples(decisions)})"
 
 
 def _altered(decisions: ComparedDecisions) -> str:
@@ -310,8 +310,8 @@ def _compared_decisions(trial: LaunchTiming, untouched: Untouched) -> ComparedDe
     apart, decided = min(compared, key=lambda each: len(each[0]) / max(each[1], 1))
     if not decided:
         return None
-    own = max((len(_apart(run, runs[0])[0]) for run in runs[1:]), default=0)
-    same = decided - max(len(apart) - own, 0)
+    runs_apart = max((len(_apart(run, runs[0])[0]) for run in runs[1:]), default=0)
+    same = decided - max(len(apart) - runs_apart, 0)
     examples = apart[:_EXAMPLES] if same < decided else []
     return ComparedDecisions(decided=decided, same=same, share=same / decided, examples=examples)
 
@@ -323,16 +323,18 @@ def _apart(
     apart = list[AlteredDecision]()
     decided = 0
     for number, both in enumerate(zip(ours, theirs, strict=False), 1):
-        for x, y in itertools.zip_longest(*both):
+        for after, before in itertools.zip_longest(*both):
             decided += 1
-            if x != y:
-                apart.append(AlteredDecision(output=number, before=y, after=x))
+            if after != before:
+                apart.append(AlteredDecision(output=number, before=before, after=after))
     return apart, decided
 
 
 def _not_finite(trial: LaunchTiming, untouched: Untouched) -> str | None:
     losses = trial.losses
-    bad = next((i for i, x in enumerate(losses) if x is not None and not np.isfinite(x)), None)
+    bad = next(
+        (i for i, loss in enumerate(losses) if loss is not None and not np.isfinite(loss)), None
+    )
     if bad is None:
         return None
     for baseline in untouched.baselines:

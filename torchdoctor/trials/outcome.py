@@ -299,7 +299,7 @@ class Judgement:
 
     def _recommendation(self, rows: Mapping[Members, Trial]) -> Recommendation:
         """Return the best set that was measured as a whole; its edits are left open."""
-        rejected = [self._rejected(x) for x in self._patches.rejected]
+        rejected = [self._rejected(patch) for patch in self._patches.rejected]
         members = self.recommended()
         if members is None:
             return Recommendation(rejected_patches=rejected, open_proof=self._open_proof())
@@ -401,5 +401,5 @@ def _break_even(
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return median(known) if known else None
+    numbers = [float(value) for value in values if value is not None]
+    return median(numbers) if numbers else None

@@ -107,9 +107,9 @@ class Proof:
 
     def _adds(self, members: Members, name: str) -> bool:
         alone = frozenset([name])
-        own = self.interval(alone)
+        interval = self.interval(alone)
         times_seen = self.pairs(alone) + (name in self._results.blocks)
-        if own is not None and times_seen >= STRONG_PAIRS and own.low > PROVEN_ALONE:
+        if interval is not None and times_seen >= STRONG_PAIRS and interval.low > PROVEN_ALONE:
             return True
         return self._is_above(members, self.compared_with(members, name))
 

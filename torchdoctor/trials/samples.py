@@ -36,11 +36,13 @@ class Preparation:
     @staticmethod
     def together(parts: "Iterable[Preparation]") -> "Preparation":
         """Return the preparation of fixes that are switched on together."""
-        known = list(parts)
+        preparations = list(parts)
         return Preparation(
-            draws_random=next((p.draws_random for p in known if p.draws_random is not None), None),
-            elsewhere=any(p.elsewhere for p in known),
-            reorders=any(p.reorders for p in known),
+            draws_random=next(
+                (p.draws_random for p in preparations if p.draws_random is not None), None
+            ),
+            elsewhere=any(p.elsewhere for p in preparations),
+            reorders=any(p.reorders for p in preparations),
         )
 
 
@@ -67,16 +69,16 @@ def compare_samples(
 
     `baselines` have the same seed; `seeds` others, which show more of the program's samples.
     """
-    known = [list(b) for b in baselines if len(b) >= _FEWEST]
-    if len(trial) < _FEWEST or not known:
+    runs = [list(b) for b in baselines if len(b) >= _FEWEST]
+    if len(trial) < _FEWEST or not runs:
         return SampleComparison("unknown")
-    length = min(len(trial), *(len(b) for b in known))
+    length = min(len(trial), *(len(b) for b in runs))
     ours = list(trial[:length])
-    theirs = known[0][:length]
-    if any(ours == b[:length] for b in known):
+    theirs = runs[0][:length]
+    if any(ours == b[:length] for b in runs):
         return SampleComparison("same", f"the same {length} samples in the same order")
-    if any(b[:length] != theirs for b in known):
-        return _where_order_varies(ours, [b[:length] for b in known])
+    if any(b[:length] != theirs for b in runs):
+        return _where_order_varies(ours, [b[:length] for b in runs])
     extra = sum((Counter(ours) - Counter(theirs)).values())
     if extra == 0:
         return SampleComparison("reordered", f"the same {length} samples in another order")
@@ -86,7 +88,7 @@ def compare_samples(
     if labels == _labels(theirs) and _says_something(labels):
         return _same_labels(ours, theirs, how)
     repeated = _repeats(ours) - _repeats(theirs)
-    everything = {f for b in (*known, *seeds) for f in b}
+    everything = {f for b in (*runs, *seeds) for f in b}
     foreign = sum(f not in everything for f in ours)
     if repeated > 0:
         fault = f"{repeated} of the first {length} samples are repeated"
@@ -103,10 +105,10 @@ def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:
     if repeated > 0:
         fault = f"{repeated} of the first {len(ours)} samples are repeated"
         return SampleComparison("corrupt", fault)
-    known = sum((Counter(ours) & Counter(theirs)).values())
+    shared = sum((Counter(ours) & Counter(theirs)).values())
     return SampleComparison(
         "reordered",
-        f"another order by design: {known} of the first {len(ours)} samples are among "
+        f"another order by design: {shared} of the first {len(ours)} samples are among "
         "the untouched program's first",
     )
 

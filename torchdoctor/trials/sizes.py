@@ -80,8 +80,8 @@ def search_sizes(
 def best_sizes(arms: Sequence[Arm], per_step: bool) -> list[Arm]:
     """Return the sizes that took least time per sample."""
     timed = [(_seconds(arm, per_step), number) for number, arm in enumerate(arms) if arm.alive]
-    known = sorted((s, n) for s, n in timed if s is not None)
-    return [arms[number] for _, number in known[:_KEPT]]
+    by_seconds = sorted((s, n) for s, n in timed if s is not None)
+    return [arms[number] for _, number in by_seconds[:_KEPT]]
 
 
 def _tried(settings: dict[str, Any], arm: Arm) -> Tried:

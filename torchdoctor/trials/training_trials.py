@@ -236,9 +236,15 @@ class TrainingTrials:
 
 def _details(fix: str, timings: Sequence[LaunchTiming]) -> dict[str, Any]:
     """Return the details that a fix noted last, without its columns."""
-    noted = [x.details for timing in timings for x in timing.fixes if x.fix == fix]
+    noted = [
+        applied.details for timing in timings for applied in timing.fixes if applied.fix == fix
+    ]
     last = noted[-1] if noted else {}
-    finite = {x: y for x, y in last.items() if not isinstance(y, float) or math.isfinite(y)}
+    finite = {
+        name: value
+        for name, value in last.items()
+        if not isinstance(value, float) or math.isfinite(value)
+    }
     return {name: value for name, value in finite.items() if isinstance(value, (int, str, float))}
 
 
