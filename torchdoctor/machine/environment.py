@@ -196,7 +196,7 @@ def cpu_quota(root: Path = CGROUPS, membership: str | None = None) -> float | No
             if (folder / "cpu.max").is_file():
                 quota, period = (folder / "cpu.max").read_text().split()
             else:
-                quota, period = ((folder / f"cpu.cfs_{x}_us").read_text() for x in _CFS)
+                quota, period = ((folder / f"cpu.cfs_{figure}_us").read_text() for figure in _CFS)
             quotas.append(float(quota) / float(period))
     return min((quota for quota in quotas if quota > 0), default=None)
 
@@ -218,8 +218,8 @@ def cgroups(controller: str, root: Path = CGROUPS, membership: str | None = None
     mount itself is our cgroup.
     """
     if membership is None:
-        own = Path("/proc/self/cgroup")
-        membership = own.read_text() if own.exists() else ""
+        membership_file = Path("/proc/self/cgroup")
+        membership = membership_file.read_text() if membership_file.exists() else ""
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:

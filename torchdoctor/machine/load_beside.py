@@ -103,7 +103,7 @@ class _Watch:
         took = {key: last - first for key, (first, last) in self._in_tree.items()}
         alive_s = sum(seconds for key, seconds in took.items() if key in self._alive)
         ended_s = sum(took.values()) - alive_s
-        before_s = sum(x[0] for key, x in self._in_tree.items() if key not in self._alive)
+        before_s = sum(first for key, (first, _) in self._in_tree.items() if key not in self._alive)
         return alive_s + max(ended_s, children_s - before_s)
 
     def _new(self, row: ProcessRow, first: bool) -> _Kept:
@@ -134,7 +134,7 @@ class _Watch:
         )
 
     def _took(self, manner: Manner | None) -> float:
-        return sum(x.last - x.first for x in self._kept.values() if x.manner is manner)
+        return sum(kept.last - kept.first for kept in self._kept.values() if kept.manner is manner)
 
 
 class LoadBeside:
@@ -176,6 +176,8 @@ class LoadBeside:
 
     def on_average(self) -> float | None:
         """Return CPUs that others held on average while anything was measured; None: not known."""
-        known = [x for x in self._measured if x.held is not None]
-        seconds = sum(x.seconds for x in known)
-        return sum((x.held or 0.0) * x.seconds for x in known) / seconds if seconds else None
+        loads = [load for load in self._measured if load.held is not None]
+        seconds = sum(load.seconds for load in loads)
+        return (
+            sum((load.held or 0.0) * load.seconds for load in loads) / seconds if seconds else None
+        )

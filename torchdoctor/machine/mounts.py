@@ -114,7 +114,9 @@ def mounts_now() -> list[Mount]:
     Without those that do not answer, and what lies below: whoever looks at them hangs.
     """
     dead = unanswered()
-    return [m for m in _listed() if not any(x == m.path or _is_below(m.path, x) for x in dead)]
+    return [
+        m for m in _listed() if not any(path == m.path or _is_below(m.path, path) for path in dead)
+    ]
 
 
 @functools.cache  # waiting takes seconds

@@ -63,14 +63,14 @@ def descendants(table: dict[int, ProcessRow], root: int) -> set[int]:
     children: dict[int, list[int]] = {}
     for row in table.values():
         children.setdefault(row.parent, []).append(row.pid)
-    known = set[int]()
+    pids = set[int]()
     waiting = [root]
     while waiting:
         pid = waiting.pop()
-        if pid in table and pid not in known:
-            known.add(pid)
+        if pid in table and pid not in pids:
+            pids.add(pid)
             waiting += children.get(pid, [])
-    return known
+    return pids
 
 
 def busy_s(cpus: Iterable[int], proc: Path = PROC) -> float:

@@ -86,10 +86,10 @@ class SensorColumns:
         The driver's order is not CUDA's, and to a container it may name no process. Of a slice of
         a GPU (MIG) it tells nothing: then no device is the program's, and nothing is measured.
         """
-        known = [uuid for uuid in uuids if uuid is not None]
-        if not known or len(known) < len(uuids) or "" in self.gpu_uuid:
+        known_uuids = [uuid for uuid in uuids if uuid is not None]
+        if not known_uuids or len(known_uuids) < len(uuids) or "" in self.gpu_uuid:
             return self
-        ours = np.isin(self.gpu_uuid, known).astype(np.float64)
+        ours = np.isin(self.gpu_uuid, known_uuids).astype(np.float64)
         if ours.any() or not len(ours):
             return replace(self, gpu_ours=ours)
         unknown = {name: np.full(getattr(self, name).shape, np.nan) for name in _OF_A_GPU}
@@ -143,7 +143,7 @@ class _Window:
         rates = [self._rate(c.t_ns, busy) for busy in c.core_busy_s.T]
         cores = [] if None in rates else [min(1.0, rate or 0.0) for rate in rates]
         tree = self._process_rate(c.tree_cpu_s)
-        own = self._process_rate(c.own_cpu_s)
+        own_cpus = self._process_rate(c.own_cpu_s)
         main = None if self.main is None else self._process_rate(c.process_cpu_s[:, self.main])
         iowait = self._rate(c.t_ns, c.iowait_s)
         t_ns, used_s, cpus = c.use_of_cpus()
@@ -155,7 +155,9 @@ class _Window:
             workers_cpus=None if tree is None or main is None else max(0.0, tree - main),
             workers_queued_cpus=self._workers_queued(),
             other_load_cpus=(
-                max(0.0, sum(cores) - tree - (own or 0.0)) if cores and tree is not None else None
+                max(0.0, sum(cores) - tree - (own_cpus or 0.0))
+                if cores and tree is not None
+                else None
             ),
             iowait_share=None if iowait is None or not cores else min(1.0, iowait / len(cores)),
             rss_peak_bytes=_most(c.rss_bytes[self.processes]),
@@ -195,9 +197,9 @@ class _Window:
         watts = [
             self._rate(self.columns.t_ns, counter) if len(counter) else None for counter in counters
         ]
-        known = [watt for watt in watts if watt is not None]
-        whole = bool(known) and len(known) == len(watts)
-        return sum(known) * (self.end - self.begin) / 1e9 if whole else None
+        known_watts = [watt for watt in watts if watt is not None]
+        whole = bool(known_watts) and len(known_watts) == len(watts)
+        return sum(known_watts) * (self.end - self.begin) / 1e9 if whole else None
 
     def _rate(self, t_ns: Times, cumulative: Columns) -> float | None:
         """Return the increase per second in the window, or between the outermost samples."""
@@ -220,8 +222,10 @@ class _Window:
         """Return None where there are no other processes, or the system does not count it."""
         rates = [self._process_rate(queued) for queued in self.columns.process_queued_s.T]
         # One that was read once only lived too short to tell.
-        known = [rate for at, rate in enumerate(rates) if at != self.main and rate is not None]
-        return sum(known) if known else None
+        queued_cpus = [
+            rate for at, rate in enumerate(rates) if at != self.main and rate is not None
+        ]
+        return sum(queued_cpus) if queued_cpus else None
 
     def _growth(self, values: Columns) -> float | None:
         """Return growth a second of the least of each quarter; 0 where one rises unlike the others.
@@ -255,7 +259,11 @@ def _throttle(bits: Columns) -> list[Throttling]:
     if not len(measured):
         return []
     shares = {name: np.mean(measured & bit != 0) for bit, name in THROTTLE_REASONS.items()}
-    return [Throttling(reason=x, share=float(share)) for x, share in shares.items() if share > 0]
+    return [
+        Throttling(reason=reason, share=float(share))
+        for reason, share in shares.items()
+        if share > 0
+    ]
 
 
 def _of_valid(values: Columns, combine: Callable[[Columns], Any]) -> float | None:

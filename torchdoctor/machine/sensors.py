@@ -144,7 +144,11 @@ def busy_s() -> list[float]:
 def _network_bytes() -> float:
     """Return what the machine sent and received, but over the loopback device; NaN: not known."""
     devices = psutil.net_io_counters(pernic=True).items()
-    passed = [x.bytes_sent + x.bytes_recv for name, x in devices if not name.startswith("lo")]
+    passed = [
+        traffic.bytes_sent + traffic.bytes_recv
+        for name, traffic in devices
+        if not name.startswith("lo")
+    ]
     return float(sum(passed)) if passed else math.nan
 
 
@@ -237,10 +241,10 @@ class Sensors:
             self._before = [pids or set() for pids in running]
         alive = processes.alive.keys()
         for index, (pids, before) in enumerate(zip(running, self._before, strict=True)):
-            known = pids or set()
-            if known & alive or known - before:
+            computing = pids or set()
+            if computing & alive or computing - before:
                 self._ours.add(index)
-            foreign = known - alive if known & alive else known & before
+            foreign = computing - alive if computing & alive else computing & before
             strangers.append(math.nan if pids is None else float(len(foreign)))
         return strangers
 

@@ -26,10 +26,10 @@ class Manner(Enum):
 class Manners:
     """Tells how processes compete with process `own`."""
 
-    def __init__(self, own: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+    def __init__(self, pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
         self._proc = proc
         self._cgroups = cgroups
-        self._own_group = self._group(own)
+        self._own_group = self._group(pid)
         self._autogroup = _read(proc / "sys/kernel/sched_autogroup_enabled") == "1"
 
     def of(self, row: ProcessRow) -> Manner:
@@ -57,9 +57,9 @@ class Manners:
     def _in_idle_group(self, group: tuple[str, str]) -> bool:
         """Return True if the group, or one that it lies in and ours does not, is an idle one."""
         controller, path = group
-        own = Path(self._own_group[1])
+        own_folder = Path(self._own_group[1])
         for folder in [Path(path), *Path(path).parents]:
-            if group[0] == self._own_group[0] and folder in (own, *own.parents):
+            if group[0] == self._own_group[0] and folder in (own_folder, *own_folder.parents):
                 return False  # from here on up it is ours too
             if _read(self._cgroups / controller / str(folder).lstrip("/") / "cpu.idle") == "1":
                 return True

@@ -24,11 +24,11 @@ def call_figures(
         samples = events.value[of_entry[:, 0]]
         samples_per_step = float(samples.mean()) if (samples > 0).all() else None
     mean_s = float(steps_s.mean())
-    known = samples_per_step is not None and mean_s > 0
+    has_rate = samples_per_step is not None and mean_s > 0
     return CallFigures(
         latency_median_s=float(np.median(latencies_s)),
         latency_p95_s=float(np.percentile(latencies_s, 95)),
-        samples_per_s=(samples_per_step or 0.0) / mean_s if known else None,
+        samples_per_s=(samples_per_step or 0.0) / mean_s if has_rate else None,
         **_of_tokens(events, edges),
     )
 
@@ -41,9 +41,9 @@ def _of_tokens(events: Events, edges: Rows) -> dict[str, float | None]:
     steps = len(edges) - 1
     window_s = float(events.t_ns[edges[-1]] - events.t_ns[edges[0]]) / 1e9
     tokens = events.value[spans[:, 1]]
-    known = bool((tokens >= 0).all()) and window_s > 0
+    has_rate = bool((tokens >= 0).all()) and window_s > 0
     figures: dict[str, float | None] = {
-        "tokens_per_s": float(tokens.sum()) / window_s if known else None
+        "tokens_per_s": float(tokens.sum()) / window_s if has_rate else None
     }
     forwards = events.at(step_log.FORWARD_END)
     first = np.searchsorted(forwards, spans[:, 0])

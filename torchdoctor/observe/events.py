@@ -45,9 +45,9 @@ def with_backwards(rows: np.ndarray) -> tuple[np.ndarray, str]:
         kind = _backward_of(begins)
         learned_by = step_log.GRADIENT_CALLS[kind]
         rows = rows.copy()
-        own = rows[:, 1] == kind
-        rows[own & (code == step_log.GRADIENT_BEGIN), :2] = step_log.BACKWARD_BEGIN, 0
-        rows[own & (code == step_log.GRADIENT_END), :2] = step_log.BACKWARD_END, 0
+        of_kind = rows[:, 1] == kind
+        rows[of_kind & (code == step_log.GRADIENT_BEGIN), :2] = step_log.BACKWARD_BEGIN, 0
+        rows[of_kind & (code == step_log.GRADIENT_END), :2] = step_log.BACKWARD_END, 0
     elif (code == step_log.LEARNED).any() and not has_backwards and not steps:
         return _batches_trained_on(rows), "batch"
     elif not has_backwards and not steps and np.isin(code, _CALLS_ENDED).any():
@@ -61,10 +61,10 @@ def _backward_of(begins: np.ndarray) -> int:
     counts = np.bincount(kinds, minlength=len(step_log.GRADIENT_CALLS))
 
     def goes_on(kind: int) -> bool:
-        own = np.flatnonzero(kinds == kind)
-        if len(own) < _FEWEST:
+        rows = np.flatnonzero(kinds == kind)
+        if len(rows) < _FEWEST:
             return False
-        first, last = own[[0, -1]]
+        first, last = rows[[0, -1]]
         # By calls as well: the first iteration may take longer than many after it.
         by_calls = float(last - first) / (len(kinds) - 1)
         by_time = float(time[last] - time[first]) / max(float(time[-1] - time[0]), 1.0)
@@ -166,10 +166,10 @@ def join_loaders(events: Events, facts: ProcessFacts) -> Events:
     joined = _made_anew(events, facts)
     if not joined:
         return events
-    own = np.isin(events.code, _OF_LOADERS)
+    of_loaders = np.isin(events.code, _OF_LOADERS)
     ident = events.ident.copy()
     for number, first in joined.items():
-        ident[own & (events.loader == number)] += first - number
+        ident[of_loaders & (events.loader == number)] += first - number
     return replace(events, ident=ident)
 
 

@@ -29,9 +29,9 @@ def growth_of(
     growth = _largest(np.arange(len(phases)), phases, names, None)
     if growth is not None or since_epoch is None:
         return growth
-    known = since_epoch >= 0
+    numbered = since_epoch >= 0
     anew_every = int(since_epoch.max()) + 1
-    return _largest(since_epoch[known], phases[known], names, anew_every)
+    return _largest(since_epoch[numbered], phases[numbered], names, anew_every)
 
 
 def _largest(
@@ -65,13 +65,13 @@ def _slope(
 ) -> float:
     """Return the seconds that a phase adds to each next step; 0: it does not for certain."""
     rest_s = step_s - own_s
-    own = np.array([np.median(own_s[rows]) for rows in segments])
+    own_medians_s = np.array([np.median(own_s[rows]) for rows in segments])
     rest = np.array([np.median(rest_s[rows]) for rows in segments])
     usual = float(np.median(rest_s))
     if usual < _SMALL * float(np.median(step_s)):
-        return _line(at, own) if _score(own) >= _SCORE else 0.0
-    ratio = own / np.maximum(rest, _SMALL * usual)
-    rises = _score(ratio) >= _SCORE and _score(own) >= _OWN_SCORE
+        return _line(at, own_medians_s) if _score(own_medians_s) >= _SCORE else 0.0
+    ratio = own_medians_s / np.maximum(rest, _SMALL * usual)
+    rises = _score(ratio) >= _SCORE and _score(own_medians_s) >= _OWN_SCORE
     return _line(at, ratio) * usual if rises else 0.0
 
 

@@ -138,7 +138,7 @@ def check_usable(
     if isinstance(outcome, StepsFound):
         steps = len(step_durations(events[outcome.trainers[0]], outcome))
     failed = result.ended == "exited" and result.exit_code != 0
-    layer = f" {told}" if (told := told_besides(result)) else ""
+    layer = f" {words}" if (words := told_besides(result)) else ""
     if failed and steps < FEW_STEPS:
         raise ProgramFailed(
             f"The program failed before it could be measured ({how_it_ended(result)}, after "
@@ -164,8 +164,8 @@ def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
     if result.ended != "exited" or not result.exit_code:
         return None
     tail = result.output_tail.strip()
-    told = told_besides(result)
-    return ProgramFailure(exit_code=result.exit_code, steps=steps, output_tail=tail, layer=told)
+    layer = told_besides(result)
+    return ProgramFailure(exit_code=result.exit_code, steps=steps, output_tail=tail, layer=layer)
 
 
 def _last_words(result: LaunchResult, workload: Workload) -> str:

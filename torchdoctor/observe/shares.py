@@ -28,20 +28,24 @@ def shares(
     phase holds, and of the program's own work; `device` are the sensors where it has a GPU.
     """
     if trace is not None and trace.has_device:
-        known = _unprofiled(steps, trace)
+        trace_shares = _unprofiled(steps, trace)
         # The few profiled steps hardly ever hold the end of an epoch.
         between = steps.between_epochs_s / steps.mean_s if steps and steps.mean_s > 0 else 0.0
-        return _corrected(known, other=between) if between > (known.other or 0.0) else known
+        return (
+            _corrected(trace_shares, other=between)
+            if between > (trace_shares.other or 0.0)
+            else trace_shares
+        )
     if steps is None or steps.mean_s <= 0:
         return trace.shares if trace is not None and steps is None else Shares()
     if device is None:
         return _host_shares(steps, trace, unseen_forward, outside)
-    known = _host_shares(steps, trace, unseen_forward, outside)
-    return _unseen_device(known, steps, trace, device)
+    host_shares = _host_shares(steps, trace, unseen_forward, outside)
+    return _unseen_device(host_shares, steps, trace, device)
 
 
 def _unseen_device(
-    known: Shares,
+    host_shares: Shares,
     steps: StepStatistics,
     trace: TraceStatistics | None,
     device: SensorStatistics,
@@ -50,8 +54,8 @@ def _unseen_device(
 
     It computes while the host waits for a value, and where it came to events behind the host.
     """
-    cpu = known.cpu or 0.0
-    rest = 1.0 - (known.data_loader or 0.0)
+    cpu = host_shares.cpu or 0.0
+    rest = 1.0 - (host_shares.data_loader or 0.0)
     surely = (steps.device_busy_s or 0.0) / steps.mean_s
     if trace is not None and trace.step_s:
         surely = max(surely, reading_wait_s(trace) / max(trace.step_s, steps.mean_s))
@@ -59,35 +63,43 @@ def _unseen_device(
     if surely >= _SURELY:
         gpu = max(gpu or 0.0, min(surely, rest))
     if gpu is None:
-        return replace(known, gpu=None, cpu=None, other=known.other if steps.device_clock else None)
+        return replace(
+            host_shares, gpu=None, cpu=None, other=host_shares.other if steps.device_clock else None
+        )
     cpu = max(cpu - gpu, 0.0)
-    communication = known.communication or 0.0
-    return replace(known, gpu=gpu, cpu=cpu, other=max(rest - communication - gpu - cpu, 0.0))
+    communication = host_shares.communication or 0.0
+    return replace(host_shares, gpu=gpu, cpu=cpu, other=max(rest - communication - gpu - cpu, 0.0))
 
 
 def _unprofiled(steps: StepStatistics | None, trace: TraceStatistics) -> Shares:
     """Return a trace's shares without the profiler; what is logged of waits is a bound."""
-    known = trace.shares
+    trace_shares = trace.shares
     step_s = trace.step_s or 0.0
-    if steps is None or steps.mean_s <= 0 or not step_s or known.gpu is None:
-        return known
-    device_s = {x: (getattr(known, x) or 0.0) * step_s for x in _ON_DEVICE}
+    if steps is None or steps.mean_s <= 0 or not step_s or trace_shares.gpu is None:
+        return trace_shares
+    device_s = {part: (getattr(trace_shares, part) or 0.0) * step_s for part in _ON_DEVICE}
     real_s = max(steps.mean_s, sum(device_s.values()))
-    waited_s = (known.data_loader or 0.0) * step_s
+    waited_s = (trace_shares.data_loader or 0.0) * step_s
     logged_s = min(training_wait_s(steps), real_s - sum(device_s.values()))
     measured: dict[str, float] = {}
     if step_s > steps.mean_s + _BY_CHANCE * (steps.p90_s - steps.p10_s) / (trace.steps or 1) ** 0.5:
         measured = {**device_s, "data_loader": min(logged_s, waited_s)}
     if abs(logged_s / real_s - waited_s / step_s) > _DISAGREE:
         measured["data_loader"] = logged_s
-    return _corrected(known, **{x: spent_s / real_s for x, spent_s in measured.items()})
+    return _corrected(
+        trace_shares, **{part: spent_s / real_s for part, spent_s in measured.items()}
+    )
 
 
-def _corrected(known: Shares, **measured: float) -> Shares:
+def _corrected(uncorrected: Shares, **measured: float) -> Shares:
     """Return the shares with some as they were measured; the others keep their proportions."""
-    unmeasured = {x: part for x, part in asdict(known).items() if part and x not in measured}
+    unmeasured = {
+        name: part for name, part in asdict(uncorrected).items() if part and name not in measured
+    }
     scale = (1.0 - sum(measured.values())) / sum(unmeasured.values()) if unmeasured else 0.0
-    return replace(known, **measured, **{x: part * scale for x, part in unmeasured.items()})
+    return replace(
+        uncorrected, **measured, **{name: part * scale for name, part in unmeasured.items()}
+    )
 
 
 def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) -> list[str]:
@@ -105,16 +117,22 @@ def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) ->
 def with_inline_preparation(recording: Recording) -> Recording:
     """Count batch preparation outside a DataLoader as data loader time, not as "other" or "cpu"."""
     preparation = inline_preparation(recording)
-    known = recording.shares
-    if preparation is None or preparation.share < _WORTH_COUNTING or known.data_loader is None:
+    recorded_shares = recording.shares
+    if (
+        preparation is None
+        or preparation.share < _WORTH_COUNTING
+        or recorded_shares.data_loader is None
+    ):
         return recording
-    cpu = known.cpu or 0.0
-    other = known.other or 0.0
+    cpu = recorded_shares.cpu or 0.0
+    other = recorded_shares.other or 0.0
     moved = min(preparation.share, cpu + other)
-    loading = known.data_loader + moved
+    loading = recorded_shares.data_loader + moved
     left = max(other - moved, 0.0)
-    working = None if known.cpu is None else max(cpu + other - moved - left, 0.0)
-    return replace(recording, shares=replace(known, data_loader=loading, other=left, cpu=working))
+    working = None if recorded_shares.cpu is None else max(cpu + other - moved - left, 0.0)
+    return replace(
+        recording, shares=replace(recorded_shares, data_loader=loading, other=left, cpu=working)
+    )
 
 
 def _host_shares(

@@ -154,7 +154,7 @@ def training_processes(
     """Return the pids of the processes that train, the main one first: that of rank `main`."""
     infers = {pid for pid, events in events_by_pid.items() if events.learned_by == "forward"}
     if any(len(learning_rows(events_by_pid[pid])) for pid in events_by_pid.keys() - infers):
-        events_by_pid = {pid: x for pid, x in events_by_pid.items() if pid not in infers}
+        events_by_pid = {pid: events for pid, events in events_by_pid.items() if pid not in infers}
     marks = {
         pid: len(learning_rows(events)) + len(events.at(step_log.EXPLICIT_STEP))
         for pid, events in events_by_pid.items()

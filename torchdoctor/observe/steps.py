@@ -238,8 +238,8 @@ def update_seconds(events: Events, edges: np.ndarray) -> list[float]:
             if open_steps:
                 open_steps[-1][1] += int(events.t_ns[row] - events.t_ns[begin])
             # What lies within may have come before the last backward, and is not counted anyway.
-            own = int(events.t_ns[row] - events.t_ns[start]) - within
-            totals[int(events.ident[row])] += max(own, 0)
+            own_ns = int(events.t_ns[row] - events.t_ns[start]) - within
+            totals[int(events.ident[row])] += max(own_ns, 0)
     steps = len(edges) - 1
     return [totals[ident] / 1e9 / steps for ident in range(max(totals, default=-1) + 1)]
 

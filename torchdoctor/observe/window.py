@@ -151,8 +151,8 @@ def choose_joined_window(
 
     None: none fits, or a launch of its own has a whole window and starts soon.
     """
-    own = choose_profiler_window(observed, start_s, most_s)
-    is_whole = own is not None and own.analysed_steps == ANALYSED_STEPS
+    own_window = choose_profiler_window(observed, start_s, most_s)
+    is_whole = own_window is not None and own_window.analysed_steps == ANALYSED_STEPS
     if is_whole and start_s <= _DEAR_START * budget_s:
         return None
     windows = [

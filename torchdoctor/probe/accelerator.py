@@ -121,8 +121,8 @@ class Accelerator:
         """Return the lowest compute capability of the devices in use; None: there is none."""
         asked = getattr(self.module, "get_device_capability", None)
         capabilities = [asked(number) for number in self.in_use()] if asked is not None else []
-        known = [tuple(each) for each in capabilities if each is not None]
-        return min(known, default=None)
+        versions = [tuple(each) for each in capabilities if each is not None]
+        return min(versions, default=None)
 
     def facts(self):
         """Return its name, its devices, and what is known of those that the program uses."""
@@ -143,9 +143,9 @@ class Accelerator:
         """Return one device in use; what its backend does not tell is None."""
 
         def asked(function, *arguments):
-            known = getattr(self.module, function, None)
+            method = getattr(self.module, function, None)
             try:
-                return known(*arguments) if known is not None else None
+                return method(*arguments) if method is not None else None
             except (RuntimeError, NotImplementedError, AssertionError):
                 return None
 
@@ -170,8 +170,8 @@ class Accelerator:
 
 def _device_of(torch):
     """Return what torch computes on beside the CPU; None: nothing, or an older torch names none."""
-    known = getattr(torch, "accelerator", None)
+    module = getattr(torch, "accelerator", None)
     try:
-        return known.current_accelerator() if known is not None else None
+        return module.current_accelerator() if module is not None else None
     except RuntimeError:  # torch 2.6, where there is no device
         return None

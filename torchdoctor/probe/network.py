@@ -81,7 +81,7 @@ def leaves_the_machine(host, port=None):
         if address.is_loopback or address.is_link_local or address.is_unspecified:
             return False
     except ValueError:
-        if any(host == known or host.endswith("." + known) for known in _NOT_COUNTED):
+        if any(host == domain or host.endswith("." + domain) for domain in _NOT_COUNTED):
             return False
         if host.startswith("sts.") and host.endswith(".amazonaws.com"):
             return False
@@ -185,12 +185,12 @@ def _wrap_connect(cls, name, stream, internet):
 
 
 def _wrap_sendto(cls, internet):
-    old, known = cls.sendto, set()
+    old, addresses = cls.sendto, set()
 
     def note(self, rest):
-        if self.family in internet and rest and rest[-1] not in known:
-            if len(known) < _MOST_NAMES:
-                known.add(rest[-1])
+        if self.family in internet and rest and rest[-1] not in addresses:
+            if len(addresses) < _MOST_NAMES:
+                addresses.add(rest[-1])
             _connected(False, rest[-1])
 
     note = _never_raising(note)

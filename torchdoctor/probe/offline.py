@@ -94,10 +94,10 @@ def _with(owner, name, **fixed):
     """Let owner.name be called with these keyword arguments, whatever the program gives."""
 
     def make(old):
-        known = _parameters(old)
+        parameters = _parameters(old)
 
         def function(*args, **kwargs):
-            given = dict(zip(known, args, strict=False))
+            given = dict(zip(parameters, args, strict=False))
             return old(*args[len(given) :], **{**given, **kwargs, **fixed})
 
         return function
@@ -173,7 +173,7 @@ def _mlflow(module):
 def _mlflow_client(module):
     def make(old):
         def __init__(self, *args, **kwargs):
-            kwargs = {x: y for x, y in kwargs.items() if not x.endswith("_uri")}
+            kwargs = {name: value for name, value in kwargs.items() if not name.endswith("_uri")}
             old(self, **kwargs)  # those given by position are addresses, too
 
         return __init__
@@ -215,14 +215,16 @@ def _trackio(module):
     remote = dict.fromkeys(("space_id", "server_url", "dataset_id", "bucket_id", "webhook_url"))
 
     def make(old):
-        known = _parameters(old)
+        parameters = _parameters(old)
 
         def init(*args, **kwargs):
             for name in remote:
                 os.environ.pop("TRACKIO_" + name.upper(), None)
-            given = {**dict(zip(known, args, strict=False)), **kwargs} if known else kwargs
+            given = (
+                {**dict(zip(parameters, args, strict=False)), **kwargs} if parameters else kwargs
+            )
             local = {name: value for name, value in given.items() if name not in remote}
-            return old(**local) if known else old(*args, **local)
+            return old(**local) if parameters else old(*args, **local)
 
         return init
 

@@ -21,7 +21,7 @@ def is_users(filename):
     if (verdict := _verdicts.get(filename)) is None:
         path = filename and os.path.realpath(filename)
         foreign = not path or filename.startswith("<") or path.startswith((_OWN, *_STANDARD))
-        verdict = _verdicts[filename] = not (foreign or any(x in path for x in _FOREIGN))
+        verdict = _verdicts[filename] = not (foreign or any(folder in path for folder in _FOREIGN))
     return verdict
 
 
@@ -144,5 +144,5 @@ def name_of(frame, value):
             if part is value and name in frame.f_code.co_names:
                 return "%s.%s" % (owner, name)
     names = frame.f_code.co_names
-    known = frame.f_globals
-    return next((name for name in names if known.get(name) is value), None)
+    global_values = frame.f_globals
+    return next((name for name in names if global_values.get(name) is value), None)

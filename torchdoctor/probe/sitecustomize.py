@@ -150,8 +150,8 @@ def _watch_network():
 def _install(file, name, module):
     """Hand a module that was just imported to the file of the probe that hooks into it."""
     try:
-        own = "_torchdoctor_" + file
-        (sys.modules.get(own) or _load(own, file + ".py")).install(name, module)
+        module_name = "_torchdoctor_" + file
+        (sys.modules.get(module_name) or _load(module_name, file + ".py")).install(name, module)
     except Exception as error:
         _say(error)
 

@@ -55,15 +55,17 @@ def _history(script, source):
         frame = frame.f_back
     if frame is None or os.path.realpath(frame.f_code.co_filename) != os.path.realpath(script):
         return "another file than the script imports torch."
-    before = [x for x in ast.parse(source).body if x.lineno < frame.f_lineno]
+    before = [
+        statement for statement in ast.parse(source).body if statement.lineno < frame.f_lineno
+    ]
     for statement in before:
         is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not is_text and not isinstance(statement, (ast.Import, ast.ImportFrom)):
             return "line %d stands before the import of torch." % statement.lineno
-    known = os.path.dirname(os.__file__), os.path.dirname(__file__), frame.f_code.co_filename
+    prefixes = os.path.dirname(os.__file__), os.path.dirname(__file__), frame.f_code.co_filename
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
-        installed = path.startswith(known) or not _LIBRARIES.isdisjoint(path.split(os.sep))
+        installed = path.startswith(prefixes) or not _LIBRARIES.isdisjoint(path.split(os.sep))
         if os.path.isabs(path) and not installed:
             return "%s is no package that was installed." % name
     return None

@@ -208,7 +208,9 @@ class Window:
 
     def _keep(self, profiler):
         session = self._session
-        path, part = (f"{session.channel}/{x}-{session.number}.json.gz" for x in ("trace", "part"))
+        path, part = (
+            f"{session.channel}/{kind}-{session.number}.json.gz" for kind in ("trace", "part")
+        )
         try:
             profiler.export_chrome_trace(part)
             os.replace(part, path)

@@ -117,10 +117,10 @@ class GradientScaling:
     def _parameters_now(self):
         optimizers = self._program.optimizers()
         roots = list(self._roots)
-        known = [(id(o), sum(len(g["params"]) for g in o.param_groups)) for o in optimizers]
-        known.append(len(roots))
-        if known != self._known:
-            self._known = known
+        counts = [(id(o), sum(len(g["params"]) for g in o.param_groups)) for o in optimizers]
+        counts.append(len(roots))
+        if counts != self._known:
+            self._known = counts
             parameters = [p for o in optimizers for g in o.param_groups for p in g["params"]]
             parameters += [p for module in roots for p in module.parameters()]
             self._parameters = list({id(p): p for p in parameters}.values())

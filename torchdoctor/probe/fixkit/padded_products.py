@@ -110,10 +110,12 @@ class PaddedProducts:
         made = {"dtype": getattr(torch, dtype), "device": device}
         if operator == _CONVOLUTION:
             (batch, channels, *image), outputs, kernel, stride, padding, dilation = sizes
-            x = torch.randn(batch, channels, *image, **made)
+            images = torch.randn(batch, channels, *image, **made)
             weight = torch.randn(outputs, channels, *kernel, **made)
             function = getattr(torch.nn.functional, "conv%dd" % len(image))
-            return lambda: function(x, weight, stride=stride, padding=padding, dilation=dilation)
+            return lambda: function(
+                images, weight, stride=stride, padding=padding, dilation=dilation
+            )
         batch, rows, inner, columns, turned = sizes
         lead = (batch,) if batch else ()
         left = torch.randn(*lead, rows, inner, **made)
@@ -150,8 +152,14 @@ def _sizes_of(event):
     if operator == _CONVOLUTION:
         image, weight = shapes[:2]
         stride, padding, dilation, transposed, _, groups = event.concrete_inputs()[3:9]
-        known = dtypes[0] in _DTYPES and dtypes[0] == dtypes[1]
-        if transposed or groups != 1 or not known or not 3 <= len(image) <= 5 or 0 in image:
+        is_known_dtype = dtypes[0] in _DTYPES and dtypes[0] == dtypes[1]
+        if (
+            transposed
+            or groups != 1
+            or not is_known_dtype
+            or not 3 <= len(image) <= 5
+            or 0 in image
+        ):
             return None
         numbers = (tuple(stride), tuple(padding), tuple(dilation))
         return operator, (tuple(image), weight[0], tuple(weight[2:]), *numbers), dtypes[0]

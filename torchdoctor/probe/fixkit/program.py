@@ -304,14 +304,14 @@ class Program:
 
     def is_below(self, mount):
         """Return a function: whether an absolute path, links resolved, lies below `mount`."""
-        prefix, known = mount.rstrip(os.sep) + os.sep, {}
+        prefix, verdicts = mount.rstrip(os.sep) + os.sep, {}
 
         def below(path):
             folder = os.path.dirname(path)
-            if folder not in known:
+            if folder not in verdicts:
                 real = os.path.realpath(folder) + os.sep
-                known[folder] = real.startswith(prefix) and not real.startswith(_KERNELS)
-            return known[folder]
+                verdicts[folder] = real.startswith(prefix) and not real.startswith(_KERNELS)
+            return verdicts[folder]
 
         return below
 

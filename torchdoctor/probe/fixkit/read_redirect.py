@@ -81,9 +81,9 @@ def _install():
     for owner in (io, builtins, _io):
         owner.open = open
     os.open = os_open
-    for known in (os.supports_dir_fd, os.supports_fd):
-        if real_os_open in known:
-            known.add(os_open)
+    for functions in (os.supports_dir_fd, os.supports_fd):
+        if real_os_open in functions:
+            functions.add(os_open)
     if "tarfile" in sys.modules:
         sys.modules["tarfile"].bltn_open = open
     # Before Python 3.11 pathlib keeps the function that it found.

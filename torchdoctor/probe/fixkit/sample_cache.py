@@ -136,7 +136,10 @@ class SampleCache:
         if type(kept) is not type(sample):
             return False
         if type(kept) is self._torch.Tensor:
-            kinds = [(x.dtype, x.shape, x.stride(), x.device) for x in (kept, sample)]
+            kinds = [
+                (tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+                for tensor in (kept, sample)
+            ]
             same = kinds[0] == kinds[1]
             return same and bool(self._torch.equal(self._bytes(kept), self._bytes(sample)))
         if isinstance(kept, (list, tuple)):

@@ -75,16 +75,16 @@ class SecondLoader:
             program.give_up("The program shows no backward pass or optimizer step after a batch.")
         by_loader = boundary.get("kind") == "loader"
         self._ident = boundary["ident"] if by_loader else loaders.last
-        known = None if self._ident is None else loaders.known[self._ident]
-        loader = None if known is None else known.loader()
+        record = None if self._ident is None else loaders.known[self._ident]
+        loader = None if record is None else record.loader()
         if loader is None:
             program.give_up("No loader feeds the training loop, so there can be no second one.")
-        reason = why_no_second(loader, program.torch, known.writes)
+        reason = why_no_second(loader, program.torch, record.writes)
         if reason is not None:
             program.give_up(reason)
         states = random_states.global_states(program.torch)
         try:
-            self._loader = self._made(loader, known, loaders)
+            self._loader = self._made(loader, record, loaders)
             self._iterator = loaders.iterate(self._loader)
         finally:
             # A loader's start draws the seed of its workers, and that of a random order.
@@ -94,7 +94,7 @@ class SecondLoader:
         except (AttributeError, NotImplementedError) as error:  # macOS counts no queue
             self._end("It is not known how many batches lie ready (%r)." % error)
 
-    def _made(self, loader, known, loaders):
+    def _made(self, loader, record, loaders):
         program = self._program
         arguments = arguments_of(loader, program.torch)
         before = dict(arguments)
@@ -111,10 +111,10 @@ class SecondLoader:
             arguments["persistent_workers"] = True
             arguments["timeout"] = arguments["timeout"] or _WAIT_S
         self._stock = workers * (arguments["prefetch_factor"] or 2)
-        lacking = spare_memory.lacking(workers, self._stock * known.batch_bytes)
+        lacking = spare_memory.lacking(workers, self._stock * record.batch_bytes)
         if lacking is not None:
             program.give_up(lacking)
-        return second(loader, arguments, known.place(), program.torch, loaders.untouched_init)
+        return second(loader, arguments, record.place(), program.torch, loaders.untouched_init)
 
     def answer(self, ident, left):
         """Return (batch,) in place of the training loader's next one; None: that one is fetched.
@@ -279,8 +279,8 @@ def _copied(loader, sampler, torch):
     """Return copies of the sampler and of the loader's generator, which both may share."""
     # What the data set holds is shared: a sampler that knows the data must not copy it.
     shared = {id(held): held for held in _held_by(loader.dataset, torch)}
-    own = random_states.held_generators([sampler, loader.generator], torch, _DEPTH)
-    for held in own:
+    generators = random_states.held_generators([sampler, loader.generator], torch, _DEPTH)
+    for held in generators:
         if isinstance(held, torch.Generator):  # older ones know no copy
             shared[id(held)] = clone = torch.Generator(device=held.device)
             clone.set_state(held.get_state())
@@ -298,6 +298,8 @@ def _held_by(dataset, torch):
     for _ in range(_DEPTH):
         values += level
         below = [part for value in level for part in parts_of(value, torch) or ()]
-        held = [x for value in level for x in getattr(value, "__dict__", {}).values()]
+        held = [
+            attribute for value in level for attribute in getattr(value, "__dict__", {}).values()
+        ]
         level = below + [value for value in held if not isinstance(value, plain)]
     return values

@@ -25,15 +25,15 @@ def lacking(workers, ready_bytes):
 
 def available_bytes():
     """Return the memory left, of the machine or of the container; None: not known."""
-    known = [_field("/proc/meminfo", "MemAvailable"), _left_of_container()]
-    return min((value for value in known if value is not None), default=None)
+    figures = [_field("/proc/meminfo", "MemAvailable"), _left_of_container()]
+    return min((value for value in figures if value is not None), default=None)
 
 
 def _field(path, name):
     """Return a figure of a file that says "name:  1234 kB", in bytes; None: it does not."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
-            return next(int(x.split()[1]) << 10 for x in file if x.startswith(name + ":"))
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith(name + ":"))
     except (OSError, ValueError, IndexError, StopIteration):
         return None
 

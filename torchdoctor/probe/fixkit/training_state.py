@@ -22,7 +22,11 @@ class TrainingState:
         ]
         held = []
         for module in modules:
-            held += [x for part in module.modules() for x in (part._parameters, part._buffers)]
+            held += [
+                tensors
+                for part in module.modules()
+                for tensors in (part._parameters, part._buffers)
+            ]
             # Those of a scripted module lie in no dictionary.
             held += [*module.parameters(), *module.buffers()]
             parameters += module.parameters()
@@ -98,14 +102,16 @@ def lacking(torch, modules, optimizers):
 
 def _tensors(torch, modules, optimizers):
     """Return parameters, buffers, gradients and what optimizers keep, each once."""
-    values = [x for module in modules for x in [*module.parameters(), *module.buffers()]]
+    values = [tensor for module in modules for tensor in [*module.parameters(), *module.buffers()]]
     for optimizer in optimizers:
-        values += [x for group in optimizer.param_groups for x in group["params"]]
+        values += [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for state in optimizer.state.values():
             values += getattr(state, "values", list)()
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     return {
-        id(x): x for x in [*tensors, *(tensor.grad for tensor in tensors)] if x is not None
+        id(kept): kept
+        for kept in [*tensors, *(tensor.grad for tensor in tensors)]
+        if kept is not None
     }.values()
 
 

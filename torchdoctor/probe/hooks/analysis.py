@@ -53,7 +53,7 @@ class Analysis:
         if self._wanted >= ANALYSED_STEPS and self._training.wants_more():
             return False
         self._training.on = False
-        used = [known.batches for known in self._session.loaders.known]
+        used = [record.batches for record in self._session.loaders.known]
         if any(used):
             busiest = used.index(max(used)) if self._loader is None else self._loader
             self._attempt(self._samples.look, busiest)

@@ -74,11 +74,11 @@ class Losses:
 
     def _write(self):
         """Append to `losses-<number>.bin` what is known: the losses before the first unread one."""
-        known = self._device[0][0] if self._device else len(self._values)
-        new = self._values[self._written : known]
+        end = self._device[0][0] if self._device else len(self._values)
+        new = self._values[self._written : end]
         if not new:
             return
-        self._written = known
+        self._written = end
         path = os.path.join(self._session.channel, "losses-%d.bin" % self._session.number)
         with open(path, "ab") as file:
             new.tofile(file)
@@ -267,7 +267,7 @@ def _library(frame):
     if called is None:
         return None
     # A class may inherit the method from another library, and the user's class inherits it.
-    modules = [x.__module__ for x in type(called.f_locals.get("self")).__mro__]
+    modules = [cls.__module__ for cls in type(called.f_locals.get("self")).__mro__]
     return next(filter(places.is_librarys, modules), called.f_globals["__name__"])
 
 

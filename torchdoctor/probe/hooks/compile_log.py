@@ -82,11 +82,13 @@ class CompileLog(logging.Handler):
     def _counted(self, utils):
         breaks = utils.counters["graph_break"]
         graphs = utils.counters["stats"]["unique_graphs"]
-        own = sum(bool(getattr(each, "graph_op_count", 0)) for each in self._own_frames(utils))
+        own_graphs = sum(
+            bool(getattr(each, "graph_op_count", 0)) for each in self._own_frames(utils)
+        )
         own_breaks = sum(map(_breaks_us, utils.graph_break_reasons))
         return {
             "graph_breaks": max(sum(breaks.values()) - own_breaks, 0),
-            "graphs": max(int(graphs) - own, 0),
+            "graphs": max(int(graphs) - own_graphs, 0),
         }
 
     def _own_frames(self, utils):
@@ -228,9 +230,9 @@ class CompileFacts:
         begun = self._session.first_step_s
         if not details.get("graphs") and not details.get("breaks"):
             return {}
-        known = ("graphs", "compile_s", "gave_up")
+        names = ("graphs", "compile_s", "gave_up")
         compilation = {
-            **{name: details[name] for name in known if name in details},
+            **{name: details[name] for name in names if name in details},
             "breaks": _users(details.get("breaks")),
             "recompile_reasons": _users(details.get("recompile_reasons"), own_only=True),
         }

@@ -72,12 +72,12 @@ class DoubleCalls:
 
     def facts(self):
         """Return `double_calls` and `half_calls` of the process facts."""
-        told = {field: [] for field in _PRECISIONS}
+        calls = {field: [] for field in _PRECISIONS}
         for (field, kind, name, *_), row in list(self._rows.items()):
             if row["wanted"]:
                 call = {"kind": kind, "name": name, "location": row["location"]}
-                told[field].append({**call, "sure": row["all"]})
-        return {field: rows[:_MOST_ROWS] for field, rows in told.items()}
+                calls[field].append({**call, "sure": row["all"]})
+        return {field: rows[:_MOST_ROWS] for field, rows in calls.items()}
 
 
 def install(session):

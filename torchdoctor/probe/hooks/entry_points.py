@@ -80,12 +80,12 @@ class EntryPoints:
 
     def _hook_later(self, number, cls):
         """Hook into a class that is going to be derived, too: it may have a method of its own."""
-        own = cls.__dict__.get("__init_subclass__")
+        own_method = cls.__dict__.get("__init_subclass__")
         hook = self._session.guarded(functools.partial(self._hook_all, number))
 
         def __init_subclass__(subclass, **kwargs):
-            if own is not None:
-                own.__get__(None, subclass)(**kwargs)
+            if own_method is not None:
+                own_method.__get__(None, subclass)(**kwargs)
             else:
                 super(cls, subclass).__init_subclass__(**kwargs)
             hook(subclass)
@@ -166,8 +166,9 @@ def samples_of(args, kwargs, images=False):
     if isinstance(shape, tuple):
         if images and len(shape) < _BATCH_OF_IMAGES:
             return 1
-        known = images or (len(shape) > 1 and hasattr(first, "layout"))  # an array may be anything
-        return int(shape[0]) if known else step_log.UNKNOWN_SIZE
+        # An array may be anything.
+        has_rows = images or (len(shape) > 1 and hasattr(first, "layout"))
+        return int(shape[0]) if has_rows else step_log.UNKNOWN_SIZE
     return len(first) if isinstance(first, (list, tuple)) else step_log.UNKNOWN_SIZE
 
 
@@ -177,7 +178,9 @@ def _tokens(torch, args, kwargs, result):
     if not isinstance(ids, torch.Tensor) or ids.dim() != _NUMBERS or ids.is_floating_point():
         return step_log.UNKNOWN_SIZE
     config = getattr(args[0], "config", None)
-    prompt = next((kwargs[x] for x in ("input_ids", "inputs") if kwargs.get(x) is not None), None)
+    prompt = next(
+        (kwargs[name] for name in ("input_ids", "inputs") if kwargs.get(name) is not None), None
+    )
     if prompt is None and len(args) > 1:
         prompt = args[1]
     if getattr(config, "is_encoder_decoder", False):

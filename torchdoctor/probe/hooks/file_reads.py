@@ -82,9 +82,14 @@ class FileReads:
 
     def __init__(self, session):
         self._session = session
-        own = [session.channel, sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()]
-        own = {os.path.realpath(path).rstrip(os.sep) + os.sep for path in own}
-        self._foreign = (*_SYSTEM, *(own - {os.sep}))
+        own_folders = [
+            session.channel,
+            sys.prefix,
+            sys.base_prefix,
+            *sysconfig.get_paths().values(),
+        ]
+        own_folders = {os.path.realpath(path).rstrip(os.sep) + os.sep for path in own_folders}
+        self._foreign = (*_SYSTEM, *(own_folders - {os.sep}))
         self._busy = False
         self.forget()
 

@@ -118,11 +118,11 @@ class Inference:
     def _weights_of(self, values):
         """Return numbers that make each element count differently, near 1."""
         torch = self._session.torch
-        known = self._weights
-        if known is None or len(known) < len(values) or known.device != values.device:
+        weights = self._weights
+        if weights is None or len(weights) < len(values) or weights.device != values.device:
             numbers = torch.arange(len(values), device=values.device, dtype=values.dtype)
-            known = self._weights = 1.0 + 0.5 * torch.cos(numbers * 1.7)
-        return known[: len(values)]
+            weights = self._weights = 1.0 + 0.5 * torch.cos(numbers * 1.7)
+        return weights[: len(values)]
 
 
 def _is_plain(torch, value):

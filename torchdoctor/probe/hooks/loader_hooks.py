@@ -71,16 +71,16 @@ class Loaders:
         """Note a new pass over a loader; its events carry loader and pass in one number."""
         self._iterators += 1
         session = self._session
-        known = self.known[ident]
-        known.began(iterator)
+        record = self.known[ident]
+        record.began(iterator)
         if session.arms:
             # `for batch in DataLoader(...)` keeps no name for what a second one is made after.
-            iterator._torchdoctor_loader = known.loader()
+            iterator._torchdoctor_loader = record.loader()
         iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
         iterator._torchdoctor_handed = 0
         if session.phases:
             in_order = getattr(iterator, "_in_order", True)
-            iterator._torchdoctor_overtaken = loader_facts.Overtaken(known, in_order)
+            iterator._torchdoctor_overtaken = loader_facts.Overtaken(record, in_order)
 
     def left(self, iterator):
         """Return batches until the epoch ends, answered ones counted; None: nobody can say."""
@@ -100,7 +100,7 @@ class Loaders:
 
     def facts(self):
         """Return `loaders` of the process facts."""
-        rows = [known.facts(ident) for ident, known in enumerate(self.known)]
+        rows = [record.facts(ident) for ident, record in enumerate(self.known)]
         for row in rows:
             row["sample_fingerprints"] = self.fingerprints.of(row["ident"])
         return {"loaders": rows}
@@ -213,12 +213,12 @@ class _Fetches:
         """Note one of the first batches; `on_cpu`: what `_on_cpu_s` grew by."""
         session = self._session
         fingerprints = self._loaders.fingerprints
-        known = self._loaders.known[number]
-        samples = known.sizes.learn(batch)
-        known.batches += 1
-        known.samples += max(samples, 0)
-        if known.batches <= _CPU_TIMED:
-            known.note(batch, samples, wall_s, on_cpu)
+        record = self._loaders.known[number]
+        samples = record.sizes.learn(batch)
+        record.batches += 1
+        record.samples += max(samples, 0)
+        if record.batches <= _CPU_TIMED:
+            record.note(batch, samples, wall_s, on_cpu)
         now = session.log.add(step_log.FETCH_END, ident, samples)
         session.batches += 1
         if session.batches_learn:
@@ -231,8 +231,8 @@ class _Fetches:
 
     def _end(self, number, ident, batch):
         session = self._session
-        known = self._loaders.known[number]
-        samples = known.sizes.of(batch)
+        record = self._loaders.known[number]
+        samples = record.sizes.of(batch)
         now = session.log.add(step_log.FETCH_END, ident, samples)
         if session.batches_learn:
             self._learned(number, ident, now)
@@ -240,9 +240,9 @@ class _Fetches:
             if now > session.facts_due_ns and session.learned:
                 session.learning_due()
             return
-        known.batches += 1
+        record.batches += 1
         if samples > 0:
-            known.samples += samples
+            record.samples += samples
         session.batches += 1
 
     def _given_back(self, number):

@@ -63,9 +63,9 @@ class Models:
         if self._later_scans >= _LATER_SCANS or self._vain_scans >= _VAIN_SCANS:
             return
         self._later_scans += 1
-        known = len(self.known)
+        count_before = len(self.known)
         self._scan()
-        self._vain_scans += len(self.known) == known
+        self._vain_scans += len(self.known) == count_before
 
     def scan(self):
         """Scan for root modules now."""
@@ -110,9 +110,9 @@ class Models:
         ]
         children = set()
         for module in modules:
-            own = module.__dict__
-            children.update(map(id, (own.get("_modules") or {}).values()))
-            children.add(id(own.get(_TRACED)))
+            attributes = module.__dict__
+            children.update(map(id, (attributes.get("_modules") or {}).values()))
+            children.add(id(attributes.get(_TRACED)))
         roots = [m for m in modules if id(m) not in children]
         if self._scans > 1:
             # The root is never called as a whole (a LightningModule): look one level deeper.
@@ -123,9 +123,11 @@ class Models:
             add(module)
 
     def _add(self, module):
-        own = module.__dict__
+        attributes = module.__dict__
         # A module that is gone has left its id to others.
-        if self.root_of(module) is not None or (own.get("_modules") is None and _TRACED not in own):
+        if self.root_of(module) is not None or (
+            attributes.get("_modules") is None and _TRACED not in attributes
+        ):
             return
         if next(iter(module.parameters()), None) is None:
             return
@@ -167,14 +169,14 @@ class Models:
 
     def enter(self, module):
         """Open the contexts that fixes want around this forward; those that end with it."""
-        own = []
-        for until, contexts in (("forward", own), ("backward", self.open_contexts)):
+        of_forward = []
+        for until, contexts in (("forward", of_forward), ("backward", self.open_contexts)):
             for program in self._session.programs:
                 for make_context in program.functions.get("contexts until " + until, ()):
                     context = program.guarded(_entered, make_context, module)
                     if context is not None:
                         contexts.append((program, context))
-        return own
+        return of_forward
 
     def leave_contexts(self):
         """Close the contexts that outlast the forward."""

@@ -38,7 +38,7 @@ class Optimizers:
 
     def alive(self):
         """Return the optimizers that still exist."""
-        return [alive for known in self._known if (alive := known.optimizer()) is not None]
+        return [alive for record in self._known if (alive := record.optimizer()) is not None]
 
     def begin(self, optimizer):
         """Note that step() begins; return its number."""
@@ -60,7 +60,7 @@ class Optimizers:
 
     def facts(self):
         """Return `optimizers` of the process facts."""
-        return {"optimizers": [known.facts(ident) for ident, known in enumerate(self._known)]}
+        return {"optimizers": [record.facts(ident) for ident, record in enumerate(self._known)]}
 
 
 class _Known:

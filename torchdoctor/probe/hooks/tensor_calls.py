@@ -231,10 +231,10 @@ class TensorCalls:
         rows = []
         for (kind, name, _, _), row in self._rows.items():
             if kind != "element" or row["calls"] >= _FEWEST_ELEMENTS * steps:
-                each = {x + "_per_step": row[x] / steps for x in ("calls", "bytes")}
+                each = {figure + "_per_step": row[figure] / steps for figure in ("calls", "bytes")}
                 each["host_s"] = self._took_ns(row) / 1e9 / steps
-                told = {x: row[x] for x in ("location", "text", "sure")}
-                rows.append({"kind": kind, "name": name, **told, **each})
+                source = {field: row[field] for field in ("location", "text", "sure")}
+                rows.append({"kind": kind, "name": name, **source, **each})
         return {"tensor_calls": rows, "analysed_steps": self.steps}
 
     def _took_ns(self, row):
@@ -244,7 +244,7 @@ class TensorCalls:
         """
         if row["of_size"]:
             times = [sorted(took) for took in row["of_size"].values()]
-            return sum(min(x, _INTERRUPTED * t[len(t) // 2]) for t in times for x in t)
+            return sum(min(ns, _INTERRUPTED * t[len(t) // 2]) for t in times for ns in t)
         if not row["notes"]:
             return row["took_ns"]
         return max(row["took_ns"] - row["notes"] * self._note_ns, row["calls"] * self._call_ns)

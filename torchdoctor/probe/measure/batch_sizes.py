@@ -15,10 +15,10 @@ class BatchSizes:
     """
 
     def __init__(self, asked):
-        known = type(asked) is int and asked > 0
+        is_count = type(asked) is int and asked > 0
         # One sample in a batch is often a batch that was made ready: its tensors say how large.
-        self._asked = asked if known and asked > 1 else None
-        self._single = known and asked == 1
+        self._asked = asked if is_count and asked > 1 else None
+        self._single = is_count and asked == 1
         self._leads = self._length = None
 
     def of(self, batch):

@@ -68,8 +68,8 @@ def _wrapped(dataset):
         several = several[:_MOST_DATASETS] if isinstance(several, (list, tuple)) else ()
         for inner in (held.get("dataset"), *several):
             readable = hasattr(type(inner), "__getitem__") or hasattr(type(inner), "__iter__")
-            known = any(inner is dataset for dataset in datasets)
-            if readable and not known and len(datasets) < _MOST_DATASETS:
+            is_listed = any(inner is dataset for dataset in datasets)
+            if readable and not is_listed and len(datasets) < _MOST_DATASETS:
                 datasets.append(inner)
     return datasets
 

@@ -30,7 +30,7 @@ class Decisions:
 
     def _write(self):
         ready = [(number, chosen) for number, chosen in self._pending if chosen.is_cpu]
-        self._pending[:] = [x for x in self._pending if not x[1].is_cpu]
+        self._pending[:] = [pair for pair in self._pending if not pair[1].is_cpu]
         rows = array("q")
         for number, chosen in ready:
             for choice in chosen.tolist():

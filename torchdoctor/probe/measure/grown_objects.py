@@ -124,9 +124,9 @@ class GrownObjects:
         return None
 
     def _note(self, key, kind, where, size, step):
-        known = self._sizes.get(key)
-        if known is not None:
-            known.note(size, step)
+        sizes = self._sizes.get(key)
+        if sizes is not None:
+            sizes.note(size, step)
         elif len(self._sizes) < _MOST_NAMES:
             self._sizes[key] = _Sizes(kind, where, size, step)
 

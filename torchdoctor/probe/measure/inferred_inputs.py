@@ -67,7 +67,7 @@ class InferredInputs:
 
 def padding_of(module, torch):
     """Return the token that a model's embedding takes for padding; 0 where it says none."""
-    embeddings = (x for x in module.modules() if isinstance(x, torch.nn.Embedding))
+    embeddings = (layer for layer in module.modules() if isinstance(layer, torch.nn.Embedding))
     return next(
         (embedding.padding_idx for embedding in embeddings if embedding.padding_idx is not None), 0
     )

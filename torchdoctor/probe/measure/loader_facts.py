@@ -49,9 +49,9 @@ class Known:
         self.writes = dataset_writes.of(loader.dataset) if closely else []
         self.batch_bytes = 0  # of the largest of the first batches
         self._iterator = None  # a weak reference to the last one
-        own = getattr(loader, "batch_size", None)
+        batch_size = getattr(loader, "batch_size", None)
         sampler = getattr(loader, "batch_sampler", None)
-        self.sizes = BatchSizes(own or getattr(sampler, "batch_size", None))
+        self.sizes = BatchSizes(batch_size or getattr(sampler, "batch_size", None))
         # At once: `for batch in DataLoader(...)` keeps no name for the loader, and it is soon gone.
         self._describe(loader)
 
@@ -61,11 +61,11 @@ class Known:
 
     def is_made_where(self, other):
         """Return whether the same line made both: one after another they are one loader."""
-        own = self._location
+        location = self._location
         its = other._location
-        if not own or not its:
+        if not location or not its:
             return False
-        return (own["file"], own["line"]) == (its["file"], its["line"])
+        return (location["file"], location["line"]) == (its["file"], its["line"])
 
     def loader(self):
         """Return the loader, as long as the program holds it."""
@@ -122,7 +122,7 @@ class Known:
 def _described(loader, torch):
     dataset = loader.dataset
     cls = type(loader)
-    own = type(innermost(dataset, torch))
+    innermost_cls = type(innermost(dataset, torch))
     iterable = str(getattr(loader, "_dataset_kind", "")) == "1"
     flags = {"pin_memory": False, "persistent_workers": False, "in_order": True}
     return {
@@ -133,7 +133,7 @@ def _described(loader, torch):
         **{name: bool(getattr(loader, name, usual)) for name, usual in flags.items()},
         "iterable": iterable,
         "shards_by_worker": shards(dataset) if iterable else None,
-        "dataset_cls": "%s.%s" % (own.__module__, own.__qualname__),
+        "dataset_cls": "%s.%s" % (innermost_cls.__module__, innermost_cls.__qualname__),
         "dataset_length": _length(dataset),
         "shuffles": _shuffles(loader, torch),
     }
@@ -172,10 +172,10 @@ def why_no_second(loader, torch, writes):
     """Return why no second loader can run beside one; `writes`: of `dataset_writes`. None: may."""
     # By its own module: a program may have put a class of its own in place of the other name.
     cls = type(loader)
-    own = torch.utils.data.dataloader.DataLoader
+    original = torch.utils.data.dataloader.DataLoader
     dataset = loader.dataset
     methods = ("__iter__", "_get_iterator", "_index_sampler")
-    if any(getattr(cls, name, None) is not getattr(own, name, None) for name in methods):
+    if any(getattr(cls, name, None) is not getattr(original, name, None) for name in methods):
         return "%s hands out its batches in a way of its own." % cls.__qualname__
     if isinstance(dataset, torch.utils.data.IterableDataset) and not shards(dataset):
         name = type(dataset).__qualname__
@@ -195,8 +195,8 @@ def why_no_second(loader, torch, writes):
 class Overtaken:
     """One pass over a loader; counts in `known`, its `Known`."""
 
-    def __init__(self, known, in_order):
-        self._known, self._in_order = known, in_order  # none is overtaken where any may come
+    def __init__(self, record, in_order):
+        self._known, self._in_order = record, in_order  # none is overtaken where any may come
         self._wanted = None  # number of the batch that is waited for
         self._ready_s = None  # since when a later one has lain ready, within this wait
 
@@ -205,14 +205,14 @@ class Overtaken:
 
         By `began_s` a later one had been put aside (`held`), or the queue held one (`ready`).
         """
-        known = self._known
+        record = self._known
         now = time.perf_counter()
         if ready is not None:
-            known.looks += 1
+            record.looks += 1
             if ready:
-                known.taken_over_s += now - began_s
+                record.taken_over_s += now - began_s
             else:
-                known.awaited_s += now - began_s
+                record.awaited_s += now - began_s
         if not self._in_order:
             return
         if wanted != self._wanted:
@@ -220,8 +220,8 @@ class Overtaken:
             self._ready_s = began_s if held else None
         if number == wanted:
             if self._ready_s is not None:
-                known.overtaken += 1
-                known.overtaken_s += now - self._ready_s
+                record.overtaken += 1
+                record.overtaken_s += now - self._ready_s
             self._wanted = self._ready_s = None
         elif self._ready_s is None:
             self._ready_s = now

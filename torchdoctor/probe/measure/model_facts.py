@@ -126,8 +126,8 @@ def count_biases_before_norm(modules):
 
 def _is_torchs(module, names):
     """Return whether it is one of these layers, or derived: packages have others of that name."""
-    known = [cls for cls in type(module).__mro__ if cls.__name__ in names]
-    return any(cls.__module__.startswith("torch.") for cls in known)
+    namesakes = [cls for cls in type(module).__mro__ if cls.__name__ in names]
+    return any(cls.__module__.startswith("torch.") for cls in namesakes)
 
 
 def _is_lazy(parameter):
@@ -142,8 +142,10 @@ def _all_channels_last(convolutions):
     """Return whether all that can tell are; a weight of one channel lies the same both ways."""
     weights = [getattr(m, "weight", None) for m in convolutions]
     weights = [w for w in weights if w is not None]  # some are given theirs in each forward
-    told = [w for w in weights if _is_lazy(w) or w.dim() != 4 or w.shape[1] > 1]
-    return bool(told) and all(not _is_lazy(w) and w.dim() == 4 and w.stride(1) == 1 for w in told)
+    telling = [w for w in weights if _is_lazy(w) or w.dim() != 4 or w.shape[1] > 1]
+    return bool(telling) and all(
+        not _is_lazy(w) and w.dim() == 4 and w.stride(1) == 1 for w in telling
+    )
 
 
 def _forward_location(cls):

@@ -52,10 +52,10 @@ def parts_of(dataset, torch):
     None for any other, and for a subclass that makes its samples in another way.
     """
     data = torch.utils.data
-    own = type(dataset)
+    dataset_cls = type(dataset)
     for cls in (data.Subset, data.ConcatDataset, data.StackDataset):
         names = ("__getitem__", "__getitems__")
-        alike = all(getattr(own, name, None) is getattr(cls, name, None) for name in names)
+        alike = all(getattr(dataset_cls, name, None) is getattr(cls, name, None) for name in names)
         if isinstance(dataset, cls) and alike:
             parts = [dataset.dataset] if cls is data.Subset else dataset.datasets
             return list(parts.values() if isinstance(parts, dict) else parts)
@@ -104,7 +104,11 @@ class Fingerprints:
         """Hash each sample of a batch: its largest tensor, and its smallest integer one."""
         if samples <= 0:
             return
-        tensors = [x for x in tensors_of(batch) if x.dim() > 0 and x.shape[0] == samples]
+        tensors = [
+            tensor
+            for tensor in tensors_of(batch)
+            if tensor.dim() > 0 and tensor.shape[0] == samples
+        ]
         tensors = [
             tensor for tensor in tensors if tensor.device.type == "cpu" and not tensor.is_sparse
         ]

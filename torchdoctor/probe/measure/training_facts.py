@@ -107,6 +107,6 @@ class TrainingFacts:
             facts["input_std"] = sum(std for _, std in self._inputs) / count
         if self._channels and len({len(means) for means, _ in self._channels}) == 1:
             columns = (zip(*rows) for rows in zip(*self._channels))  # noqa: B905 (Python 3.9)
-            averages = [[sum(x) / len(x) for x in each] for each in columns]
+            averages = [[sum(values) / len(values) for values in each] for each in columns]
             facts["input_channels"] = list(zip(*averages))  # noqa: B905
         return facts
