@@ -42,7 +42,7 @@ def _examine(recording: Recording) -> Symptoms:
         return
     # While kernels run, the wait costs nothing.
     share = min(held, 1.0 - (recording.shares.gpu or 0.0))
-    told = fact(
+    allocations = fact(
         "calls",
         share=share,
         held=held,
@@ -54,7 +54,7 @@ def _examine(recording: Recording) -> Symptoms:
         for tensor_call in calls_of(recording, "wait")
         if tensor_call.name == "empty_cache"
     ]
-    evidence = [told, *(causes or [fact("sizes-vary")])]
+    evidence = [allocations, *(causes or [fact("sizes-vary")])]
     where = emptied[0] if emptied else None
     yield Symptom(share=share, evidence=evidence, location=where, severity="moderate")
 

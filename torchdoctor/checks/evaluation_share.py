@@ -57,9 +57,11 @@ def _small_batches(recording: Recording) -> Evidence | None:
     sizes = [
         training_loader.batch_size for training_loader in training if training_loader.batch_size
     ]
-    own = {training_loader.ident for training_loader in training}
+    training_idents = {training_loader.ident for training_loader in training}
     unlearned = [
-        loader for loader in recording.main.loaders if loader.ident not in own and loader.batches
+        loader
+        for loader in recording.main.loaders
+        if loader.ident not in training_idents and loader.batches
     ]
     small = min(unlearned, key=lambda loader: loader.batch_size or math.inf, default=None)
     if not sizes or small is None or not small.batch_size:

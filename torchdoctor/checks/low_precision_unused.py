@@ -24,11 +24,11 @@ def _examine(recording: Recording) -> Symptoms:
     dtype = low_precision(recording)
     features = recording.environment.cpu_features
     capability = compute_capability(recording)
-    known = capability if recording.has_gpu else features
+    abilities = capability if recording.has_gpu else features
     models = [m for m in training_models(recording) if m.linear + m.conv2d + m.attention > 0]
     if not models or share is None or share < CHECK.threshold:
         return
-    if dtype is None or not known:
+    if dtype is None or not abilities:
         return
     model = max(models, key=lambda m: m.elements)
     work = "kernels" if recording.has_gpu else "products"

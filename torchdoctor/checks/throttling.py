@@ -20,9 +20,11 @@ from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact
 
 
 def _examine(recording: Recording) -> Symptoms:
-    often = [x for x in recording.sensors.gpu_throttle if x.share >= CHECK.threshold]
+    often = [
+        throttle for throttle in recording.sensors.gpu_throttle if throttle.share >= CHECK.threshold
+    ]
     if often:
-        named = [{"reason": x.reason, "of_time": x.share} for x in often]
+        named = [{"reason": throttle.reason, "of_time": throttle.share} for throttle in often]
         yield Symptom(evidence=fact("throttled", reasons=named), severity="moderate")
 
 

@@ -109,9 +109,9 @@ def parse_duration(text: str) -> float:
 def checked_format(name: str, more: Iterable[str] = ()) -> str:
     """Return the format, by its name of today; raise UsageError for another word."""
     name = "text" if name == "terminal" else name
-    known = (*FORMATS, *more)
-    if name not in known:
-        raise UsageError(f"'{name}' is no format: choose {', '.join(known)}.")
+    formats = (*FORMATS, *more)
+    if name not in formats:
+        raise UsageError(f"'{name}' is no format: choose {', '.join(formats)}.")
     return name
 
 

@@ -73,8 +73,11 @@ def _print_explained(id: str | None, tree: bool, format: str) -> None:
     elif tree:
         print_json(Summary(sentence="The decision tree."), tree=text.splitlines())
     else:
-        known = {"checks": catalogue.checks().values(), "fixes": catalogue.fixes().values()}
-        titles = {kind: {spec.ident: spec.title for spec in specs} for kind, specs in known.items()}
+        specs_by_kind = {"checks": catalogue.checks().values(), "fixes": catalogue.fixes().values()}
+        titles = {
+            kind: {spec.ident: spec.title for spec in specs}
+            for kind, specs in specs_by_kind.items()
+        }
         print_json(Summary(sentence="All checks and fixes, by id."), **titles)
 
 

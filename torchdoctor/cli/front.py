@@ -40,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Why is this PyTorch training slow, what exactly should change, and how much faster "
     "will it be: measured here, with an interval, and with proof that training stays the same.",
-    epilog=f"Exit codes: {', '.join(f'{code} {told}' for code, told in EXIT_CODES.items())}.",
+    epilog=f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}.",
 )
 _INTERRUPTED = 130
 _HINT = re.compile(r"\. Did you mean (.*)\?$")

@@ -19,7 +19,9 @@ def run(command: str | Iterable[str | Path], options: Mapping[str, object]) -> P
     """Return the report of `torchdoctor run`; the package's `run` describes it."""
     try:
         words = (
-            shlex.split(command) if isinstance(command, str) else [os.fspath(x) for x in command]
+            shlex.split(command)
+            if isinstance(command, str)
+            else [os.fspath(word) for word in command]
         )
     except (TypeError, ValueError) as error:
         raise UsageError(f"Give the command as a line or as a list of words ({error}).") from error

@@ -188,12 +188,12 @@ def _show_status(file: Path | None, format: str) -> None:
     from torchdoctor.reports.summary import with_json
 
     folder = file if file is not None else status.newest_run(Path(RUNS))
-    known = status.read_status(folder)
+    run_status = status.read_status(folder)
     if format == "json":
-        shown = replace(known, summary=with_json(known.summary))
+        shown = replace(run_status, summary=with_json(run_status.summary))
         print_text(status.as_json(shown))
     elif format in ("text", "markdown"):
-        print_text(status.as_text(known, format))
+        print_text(status.as_text(run_status, format))
     else:
         raise UsageError("A status is text, json or markdown.")
 
@@ -329,7 +329,7 @@ def _commands_of(file: Path, asked: Sequence[str]) -> _Commands:
 def _print_patch(
     report: Report,
     printed: "_Printed",
-    told: list[str],
+    remarks: list[str],
     changed: list[str],
     commands: _Commands,
     format: str,
@@ -337,7 +337,7 @@ def _print_patch(
     """Print the diff and all that is said of it, as JSON or Markdown."""
     if format == "markdown":
         fence = f"````diff\n{visible(printed.diff)}````\n\n" if printed.diff else ""
-        print_text(fence + "".join(f"- {clean(line)}\n" for line in told))
+        print_text(fence + "".join(f"- {clean(line)}\n" for line in remarks))
         return
     from torchdoctor.reports import handed_out
     from torchdoctor.reports.summary import answering_json
@@ -351,13 +351,15 @@ def _print_patch(
         following = check
     print_json(
         Summary(
-            sentence=told[0] if told else "There is no diff.", patch=commands.show, next=following
+            sentence=remarks[0] if remarks else "There is no diff.",
+            patch=commands.show,
+            next=following,
         ),
         diff=printed.diff,
         folder=printed.folder,
         fixes=[fix.fix for fix in printed.edited],
         changed=changed,
-        remarks=told,
+        remarks=remarks,
         check=None if check is None else answering_json(check),
         undo=f"{commands.show} --undo" if changed else None,
     )

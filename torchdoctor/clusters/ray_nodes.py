@@ -25,14 +25,14 @@ def nodes(address: str, count: int, gpus: int) -> tuple[list[RayNode], list[str]
     `count`: 0 for all that have room. Raise UsageError where no cluster can be used.
     """
     ray = connected(address)
-    own = ray.get_runtime_context().get_node_id()
+    this_node_id = ray.get_runtime_context().get_node_id()
     alive = [node for node in ray.nodes() if node["Alive"]]
     able = [node for node in alive if node["Resources"].get("GPU", 0) >= gpus and _cpus(node, gpus)]
     if not able:
         raise UsageError(
             f"No node of the Ray cluster has {counted(gpus, 'GPU')} and a CPU: see ray status."
         )
-    able.sort(key=lambda node: node["NodeID"] != own)
+    able.sort(key=lambda node: node["NodeID"] != this_node_id)
     chosen = able[: count or None]
     doubts = []
     if count > len(able):

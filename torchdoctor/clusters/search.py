@@ -91,7 +91,7 @@ class ClusterSearch(Search):
         if ended is None:
             return False
         spec, outcome, seconds = ended
-        members, arm = next(x for x in self._pending if x[1].spec.name == spec.name)
+        members, arm = next(pair for pair in self._pending if pair[1].spec.name == spec.name)
         self._pending.remove((members, arm))
         arm.cost_s += sum(seconds)
         self._log.take(arm, outcome)

@@ -43,9 +43,11 @@ class SentSpec:
         return cls(
             name=spec.name,
             fixes=[(fix.id, _outward(fix.file), fix.settings) for fix in spec.fixes],
-            contents={path: x for path, x in contents.items() if isinstance(x, bytes)},
-            links={path: x for path, x in contents.items() if isinstance(x, str)},
-            absent=[path for path, x in contents.items() if x is None],
+            contents={
+                path: content for path, content in contents.items() if isinstance(content, bytes)
+            },
+            links={path: content for path, content in contents.items() if isinstance(content, str)},
+            absent=[path for path, content in contents.items() if content is None],
             variables=dict(spec.variables),
             workload=spec.workload,
             boundary=spec.boundary,
@@ -56,7 +58,7 @@ class SentSpec:
 
     def spec(self) -> LaunchSpec:
         """Return the arm as this machine launches it."""
-        fixes = [FixFile(ident, _PACKAGE / file, known) for ident, file, known in self.fixes]
+        fixes = [FixFile(ident, _PACKAGE / file, settings) for ident, file, settings in self.fixes]
         absent: Mapping[str, bytes | str | None] = dict.fromkeys(self.absent)
         return LaunchSpec(
             name=self.name,

@@ -46,7 +46,7 @@ def by_call(a: Report, b: Report, names: tuple[str, str]) -> Comparison:
     if max(ratio_of_times, 1 / max(ratio_of_times, 1e-9)) < 1 + SMALLEST_DELTA:
         verdict = "same"
     kind = "kernel" if on_device else "operator"
-    first, second = (_side(x, name) for x, name in zip((a, b), names, strict=True))
+    first, second = (_side(report, name) for report, name in zip((a, b), names, strict=True))
     compared = Comparison(
         torchdoctor_version=__version__,
         a=first,

@@ -35,10 +35,10 @@ def parts(a: Side, b: Side) -> tuple[str, list[PartChange]]:
     """Return "branches", "phases" or "none", and seconds per step of each, most changed first."""
     phases = a.report.steps is not None and b.report.steps is not None
     shares = [side.report.baseline.shares for side in (a, b)]
-    known = [[x is None for x in asdict(share).values()] for share in shares]
+    gaps = [[value is None for value in asdict(share).values()] for share in shares]
     profiled = [side.report.trace is not None for side in (a, b)]
     # Both measured the same branches, and both or neither by a profiler window.
-    same = known[0] == known[1] and profiled[0] == profiled[1]
+    same = gaps[0] == gaps[1] and profiled[0] == profiled[1]
     if Shares() not in shares and (same or not phases):
         kind = "branches"
         old = asdict(shares[0])
@@ -160,7 +160,11 @@ def _pairs(a: Side, b: Side) -> list[tuple[Finding | None, Finding | None]]:
     old = list(a.report.diagnosis.findings)
     new = list(b.report.diagnosis.findings)
     pairs: list[tuple[Finding | None, Finding | None]] = []
-    same: list[Callable[[str], str]] = [str, lambda x: x.rpartition(":")[0], lambda _: ""]
+    same: list[Callable[[str], str]] = [
+        str,
+        lambda location: location.rpartition(":")[0],
+        lambda _: "",
+    ]
     for of in same:  # the line, the file, or anywhere
         for before in list(old):
             for after in new:

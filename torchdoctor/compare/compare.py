@@ -33,13 +33,13 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
     reasons = another_workload(first, second, differences)
     weaknesses = list(remarks(first, second, interval))
     if reasons:
-        told = _not_the_same(reasons, first, second)
+        evidence = _not_the_same(reasons, first, second)
         answer = "not comparable"
         interval = None
     elif answer in ("same", "unclear"):
-        told = _no_change(answer, first, second, interval, changes, load)
+        evidence = _no_change(answer, first, second, interval, changes, load)
     else:
-        told = _change(first, second, interval, changed, changes)
+        evidence = _change(first, second, interval, changed, changes)
     if parts_are == "none":
         weaknesses.append(Remark(severity="beware", fact="change-not-located"))
     compared = Comparison(
@@ -49,7 +49,7 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
         a=first.time,
         b=second.time,
         verdict=answer,
-        answer=told,
+        answer=evidence,
         ratio=second.time.step_s / first.time.step_s,
         speedup=interval,
         figures=figures(first, second),

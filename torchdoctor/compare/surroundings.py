@@ -29,7 +29,11 @@ def environment(a: Report, b: Report) -> list[Difference]:
         ("driver", old.driver, new.driver),
         ("Python", old.python, new.python),
     ]
-    return [Difference(name=name, a=x, b=y) for name, x, y in named if x and y and x != y]
+    return [
+        Difference(name=name, a=before, b=after)
+        for name, before, after in named
+        if before and after and before != after
+    ]
 
 
 def _gpus(report: Report) -> str:
@@ -62,7 +66,11 @@ def workload(a: Side, b: Side) -> list[Difference]:
     ]
     names = {**settings[0], **settings[1]} if all(settings) else {}
     values = [(name, *(setting.get(name, "none") for setting in settings)) for name in names]
-    return differences + [Difference(name=name, a=x, b=y) for name, x, y in values if x != y]
+    return differences + [
+        Difference(name=name, a=before, b=after)
+        for name, before, after in values
+        if before != after
+    ]
 
 
 def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> list[Evidence]:
@@ -78,7 +86,9 @@ def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> lis
         fact("another-condition", name=difference.name, a=difference.a, b=difference.b)
         for difference in differences
     ]
-    trainers = [x.report.steps.trainers if x.report.steps is not None else 1 for x in (a, b)]
+    trainers = [
+        side.report.steps.trainers if side.report.steps is not None else 1 for side in (a, b)
+    ]
     if trainers[0] != trainers[1] and runs:
         reasons.append(fact("another-number-of-processes", a=trainers[0], b=trainers[1]))
     elif not same_batch(a, b):

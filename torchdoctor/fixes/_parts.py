@@ -107,9 +107,11 @@ class Lines:
         return calls_of(recording, *self.kinds)
 
     def touches(self, recording: Recording) -> Touches:
-        own = self.calls(recording)
+        line_calls = self.calls(recording)
         label = "the calls of these lines"
-        return calls(recording, sum(call.host_s for call in own), label) if own else None
+        return (
+            calls(recording, sum(call.host_s for call in line_calls), label) if line_calls else None
+        )
 
     def refuses(self, recording: Recording) -> str | None:
         if not recording.main.analysed_steps:

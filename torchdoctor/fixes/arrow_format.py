@@ -148,7 +148,7 @@ def _equal(copy: Any, table: Any, pandas: Any) -> bool:
 
 def _same_kind(copy: Any, column: Any) -> bool:
     """Return False if assert_frame_equal overlooks a difference: None for NaN, True for 1."""
-    flags = [getattr(x.values, "flags", None) for x in (copy, column)]
+    flags = [getattr(series.values, "flags", None) for series in (copy, column)]
     if len({getattr(flag, "writeable", None) for flag in flags}) > 1:
         return False
     if str(column.dtype) != "object":

@@ -56,8 +56,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
                 array = sys.modules["numpy"].array(data) if alike else None
             # `data` is one more reference than there was when the count was taken.
             elif program.is_array(data) and sys.getrefcount(data) <= alone + 1:
-                own = data.base is None and data.flags.writeable and data.flags.c_contiguous
-                array = data if own else None
+                is_own = data.base is None and data.flags.writeable and data.flags.c_contiguous
+                array = data if is_own else None
             else:
                 return old(*args, **kwargs)
             if "device" not in kwargs and torch.empty(0).device.type != "cpu":

@@ -62,11 +62,11 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         parts = [*module.parameters(), *module.buffers()]
         if any(part.device.type != "cpu" for part in parts):
             program.refuse("The model is not on the CPU.")
-        own = [part for part in parts if part.dtype is single]
-        if not own:
+        single_parts = [part for part in parts if part.dtype is single]
+        if not single_parts:
             return
-        before[id(module)] = [(part, part.data) for part in own]
-        for part in own:
+        before[id(module)] = [(part, part.data) for part in single_parts]
+        for part in single_parts:
             part.data = part.data.to(half)
 
         def widen(_: Any, __: Any, output: Any) -> Any:

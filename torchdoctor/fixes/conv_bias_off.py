@@ -99,7 +99,7 @@ def _cancelled(torch: Any, module: Any, output: Any) -> list[tuple[Any, set[Any]
             return None
         source = node.next_functions[argument][0]
         while source is not None and not hasattr(source, "variable"):  # autocast's casts
-            source = next((x for x, _ in source.next_functions), None)
+            source = next((input_node for input_node, _ in source.next_functions), None)
         return source and owners.get(id(source.variable))
 
     leaves = torch.utils._pytree.tree_leaves(output)

@@ -192,7 +192,9 @@ FIX = FixSpec(
     settings=settings,
     suits=lambda trace: False,
     apply=apply,
-    location=lambda x: getattr(_opened(x), "location", None) or loader_location(x),
+    location=lambda recording: (
+        getattr(_opened(recording), "location", None) or loader_location(recording)
+    ),
     instruction=instruction,
     example=Example(
         code="""

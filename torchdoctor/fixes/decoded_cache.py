@@ -99,8 +99,12 @@ def _needed_bytes(loader: LoaderFacts) -> float | None:
 
 def _limit_bytes(recording: Recording) -> int | None:
     machine = recording.environment
-    known = [x for x in (machine.memory_bytes, machine.container.memory_bytes) if x is not None]
-    return int(_MOST_OF_MEMORY * min(known)) if known else None
+    limits = [
+        limit
+        for limit in (machine.memory_bytes, machine.container.memory_bytes)
+        if limit is not None
+    ]
+    return int(_MOST_OF_MEMORY * min(limits)) if limits else None
 
 
 def settings(recording: Recording) -> list[Settings]:
@@ -156,9 +160,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def make(old: Any) -> Any:
         def __init__(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             old(self, dataset, *args, **kwargs)
-            known = chosen.get(id(dataset))
-            if known is not None and known[1].on:
-                self.dataset = _Cached(dataset, known[1])
+            choice = chosen.get(id(dataset))
+            if choice is not None and choice[1].on:
+                self.dataset = _Cached(dataset, choice[1])
 
         return __init__
 
@@ -182,11 +186,13 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     """Return how the class keeps its samples, where they all fit into memory, in each worker."""
     loaders = training_loaders(recording)
     made = _makes_samples(recording)
-    known = _needed_bytes(loaders[0]) if loaders else None
-    needed = math.inf if known is None else known * max(loaders[0].num_workers, 1)
+    worker_bytes = _needed_bytes(loaders[0]) if loaders else None
+    needed = math.inf if worker_bytes is None else worker_bytes * max(loaders[0].num_workers, 1)
     if made is None or made.line is None or needed > int(settings["limit_bytes"]):
         return []
-    needs = [StatementEdit(file=made.file, statement=f"import {x}") for x in ("copy", "torch")]
+    needs = [
+        StatementEdit(file=made.file, statement=f"import {module}") for module in ("copy", "torch")
+    ]
     trains = (recording.main.flags.backward_location or made).file
     changed = set[str]().union(*map(attributes_set, {recording.workload.script or trains, trains}))
     return [KeptSamplesEdit(file=made.file, line=made.line, changed=tuple(sorted(changed))), *needs]

@@ -67,7 +67,9 @@ FIX = FixSpec(
     keeps_results="within rounding",
     untried="what the loop does with a batch before it moves it stands in the source.",
     refuses=refuses,
-    touches=lambda x: part(x, "copies to the device", "copies to the device", "memcpy"),
+    touches=lambda recording: part(
+        recording, "copies to the device", "copies to the device", "memcpy"
+    ),
     suits=suits,
     instruction=instruction,
     offers=[(trace(has_device=True, pageable_copies=0.0), "Prefetched(loader, device)")],

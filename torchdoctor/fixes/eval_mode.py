@@ -44,7 +44,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     were_training: dict[int, list[Any]] = {}
 
     def evaluate(module: Any) -> None:
-        were_training[id(module)] = [x for x in module.modules() if x.training]
+        were_training[id(module)] = [
+            submodule for submodule in module.modules() if submodule.training
+        ]
         module.eval()
         program.applied()
 

@@ -158,9 +158,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 def _folder(place: str, program: Any) -> tuple[str, bool]:
     """Return the folder of the copies, and whether this process is the first to need it."""
-    known = os.environ.get(_FOLDER)
-    if known and os.path.isdir(known):
-        return known, False
+    existing_folder = os.environ.get(_FOLDER)
+    if existing_folder and os.path.isdir(existing_folder):
+        return existing_folder, False
     owner = os.getpid()
     if place == "memory":
         folder = tempfile.mkdtemp(prefix=f"torchdoctor-staged_{owner}_", dir="/dev/shm")

@@ -51,13 +51,13 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     def convert(module: Any) -> None:
         parts = [*module.parameters(), *module.buffers()]
-        own = [part for part in parts if part.dtype is half]
-        if not own:
+        half_parts = [part for part in parts if part.dtype is half]
+        if not half_parts:
             return
         if any(part.device.type != "cpu" for part in parts):
             program.refuse("The model is not on the CPU.")
-        halves[id(module)] = own
-        _set_dtype(torch, own, single, program.optimizers())
+        halves[id(module)] = half_parts
+        _set_dtype(torch, half_parts, single, program.optimizers())
         hooks[id(module)] = module.register_forward_hook(lambda _, __, output: cast(output, half))
         program.applied()
 

@@ -77,8 +77,8 @@ class _Folding:
         self.before = []
 
 
-def _unchanged(x: Any) -> Any:
-    return x
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _pairs(torch: Any, module: Any, call: Any) -> tuple[Any, list[tuple[Any, Any]]]:
@@ -118,7 +118,10 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     leaves_of = torch.utils._pytree.tree_leaves
 
     def same(output: Any, other: Any) -> bool:
-        tensors = [[x for x in leaves_of(y) if torch.is_tensor(x)] for y in (output, other)]
+        tensors = [
+            [leaf for leaf in leaves_of(result) if torch.is_tensor(leaf)]
+            for result in (output, other)
+        ]
         for ours, theirs in zip(*tensors, strict=True):
             scale = float(theirs.float().abs().max()) if theirs.numel() else 0.0
             if not torch.allclose(ours.float(), theirs.float(), rtol=1e-3, atol=1e-4 * scale):

@@ -54,7 +54,9 @@ _MISSES = 12  # models of other names, after which none is expected to come agai
 def _calls(recording: Recording) -> list[Binding]:
     """Return the lines that call a model which was made anew, and what it is called there."""
     models = [m for m in training_models(recording) if m.made_anew >= _LEAST]
-    return [x for model in models for x in (model.call, model.holder) if x is not None]
+    return [
+        binding for model in models for binding in (model.call, model.holder) if binding is not None
+    ]
 
 
 def refuses(recording: Recording) -> str | None:
@@ -82,10 +84,10 @@ def _rows(recording: Recording) -> list[StackSample]:
     """Return the samples of making the model: in torch, and in the program's own code for it."""
     rows = making_rows(recording)
     functions = {function_of(row) for row in rows}
-    known = _found(recording)
-    if known is None:
+    call_and_made = _found(recording)
+    if call_and_made is None:
         return rows
-    call, made = known
+    call, made = call_and_made
     here = (call.location.file, made.function or "<module>")
 
     def makes(row: StackSample) -> bool:
@@ -101,10 +103,10 @@ def touches(recording: Recording) -> Touches:
 
 
 def settings(recording: Recording) -> list[Settings]:
-    known = _found(recording)
-    if known is None:
+    call_and_made = _found(recording)
+    if call_and_made is None:
         return []
-    call, made = known
+    call, made = call_and_made
     file = call.location.file
     if not made.in_loop:
         lines = {"first": made.first, "last": made.last}
@@ -115,18 +117,18 @@ def settings(recording: Recording) -> list[Settings]:
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
-    known = _found(recording)
-    if known is None:
+    call_and_made = _found(recording)
+    if call_and_made is None:
         return []
-    call = known[0]
+    call = call_and_made[0]
     return [KeptModelEdit(file=call.location.file, line=call.location.line, name=call.name)]
 
 
 def location(recording: Recording) -> Location | None:
-    known = _found(recording)
-    if known is None:
+    call_and_made = _found(recording)
+    if call_and_made is None:
         return next((call.location for call in _calls(recording)), None)
-    call, made = known
+    call, made = call_and_made
     return Location(file=call.location.file, line=made.first, function=made.function or None)
 
 
@@ -196,7 +198,10 @@ class _Kept:
     def state_of(self, model: Any) -> Any:
         """Return what tells whether a model was changed in place since."""
         tensors = self.tensors(model).items()
-        return [(name, id(x), 0 if x.is_inference() else x._version) for name, x in tensors]
+        return [
+            (name, id(tensor), 0 if tensor.is_inference() else tensor._version)
+            for name, tensor in tensors
+        ]
 
     def is_same(self, kept: Any, other: Any) -> bool:
         ours, theirs = self.inner(kept), self.inner(other)
@@ -208,8 +213,8 @@ class _Kept:
         before = self.tensors(kept)
         after = self.tensors(other)
         return before.keys() == after.keys() and all(
-            x.shape == after[name].shape and bool(self.torch.equal(x, after[name]))
-            for name, x in before.items()
+            tensor.shape == after[name].shape and bool(self.torch.equal(tensor, after[name]))
+            for name, tensor in before.items()
         )
 
     def answering(self, old: Any) -> Any:
@@ -217,8 +222,8 @@ class _Kept:
 
         def function(*args: Any, **kwargs: Any) -> Any:
             given = (*args, *kwargs.items())
-            known = self.find(*given)
-            return self.keep(old(*args, **kwargs), *given) if known is None else known
+            kept_model = self.find(*given)
+            return self.keep(old(*args, **kwargs), *given) if kept_model is None else kept_model
 
         return function
 
@@ -243,7 +248,11 @@ class _Statements(ast.NodeTransformer):
 
     def within(self, block: list[Any]) -> list[Any]:
         first, last = self.settings["first"], self.settings["last"]
-        numbers = [n for n, x in enumerate(block) if first <= getattr(x, "lineno", 0) <= last]
+        numbers = [
+            n
+            for n, statement in enumerate(block)
+            if first <= getattr(statement, "lineno", 0) <= last
+        ]
         if not numbers or block[numbers[0]].lineno != first or self.found:
             return block
         self.found = True

@@ -158,12 +158,15 @@ class _Kept:
 
     def note(self, args: Any, kwargs: Any) -> Any:
         """Return arguments that can be compared later, and the versions of their tensors."""
-        leaves = [x.copy() if self.program.is_array(x) else x for x in [*args, *kwargs.items()]]
+        leaves = [
+            argument.copy() if self.program.is_array(argument) else argument
+            for argument in [*args, *kwargs.items()]
+        ]
         return leaves, [self.version(leaf) for leaf in leaves]
 
     def version(self, value: Any) -> Any:
         if isinstance(value, tuple):
-            return [self.version(x) for x in value]
+            return [self.version(part) for part in value]
         return value._version if isinstance(value, self.torch.Tensor) else 0
 
     def versions(self, value: Any) -> list[int]:
@@ -181,8 +184,8 @@ class _Kept:
         if all(leaf is None for leaf in leaves):
             self.program.refuse("It returns nothing that could be kept.")
         if entry is not None:
-            known = self.leaves(entry.result)
-            if len(known) != len(leaves) or not all(map(self.equal, known, leaves)):
+            kept_leaves = self.leaves(entry.result)
+            if len(kept_leaves) != len(leaves) or not all(map(self.equal, kept_leaves, leaves)):
                 self.program.refuse("The same arguments give another result.")
             return
         del self.entries[: max(len(self.entries) + 1 - _MOST_KEPT, 0)]

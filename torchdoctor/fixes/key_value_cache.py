@@ -154,8 +154,8 @@ def _switch_on(program: Any) -> None:
             if kwargs.get(_SWITCH) is False:
                 kwargs[_SWITCH] = True
                 program.applied()
-            own = [getattr(model, name, None) for name in ("config", "generation_config")]
-            for config in (*own, kwargs.get("generation_config")):
+            configs = [getattr(model, name, None) for name in ("config", "generation_config")]
+            for config in (*configs, kwargs.get("generation_config")):
                 if getattr(config, _SWITCH, None) is False:
                     setattr(config, _SWITCH, True)
                     program.applied()
@@ -187,14 +187,14 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             return False
         return bool(torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * scale))
 
-    def next_token(own: _Sequence, module: Any, tokens: Any) -> Any:
-        past = own.tokens.shape[1]
-        before = own.output
-        with caching(own.kept, past):
+    def next_token(sequence: _Sequence, module: Any, tokens: Any) -> Any:
+        past = sequence.tokens.shape[1]
+        before = sequence.output
+        with caching(sequence.kept, past):
             output = module._call_impl(tokens[:, -1:])
         if before.dim() == 3 and before.shape[1] == past:  # it answers for each token
             output = torch.cat([before, output], 1)
-        if own.is_to_compare() and not is_close(output, module._call_impl(tokens)):
+        if sequence.is_to_compare() and not is_close(output, module._call_impl(tokens)):
             program.refuse("The model computes something else of a single token.")
         program.applied()
         return output
@@ -204,16 +204,16 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         plain = isinstance(tokens, torch.Tensor) and tokens.dtype == torch.int64
         if not plain or tokens.dim() != 2 or (torch.is_grad_enabled() and module.training):
             return None
-        own = sequences.setdefault(id(module), _Sequence())
-        if own.grew_to(tokens):
-            output = next_token(own, module, tokens)
+        sequence = sequences.setdefault(id(module), _Sequence())
+        if sequence.grew_to(tokens):
+            output = next_token(sequence, module, tokens)
         else:
-            own.begin()
-            with caching(own.kept, 0):
+            sequence.begin()
+            with caching(sequence.kept, 0):
                 output = module._call_impl(tokens)
         if not isinstance(output, torch.Tensor):
             program.refuse("The model gives more than one tensor.")
-        own.keep(tokens, output)
+        sequence.keep(tokens, output)
         return (output,)
 
     program.set_reason("No sequence grew by one token.")
@@ -223,7 +223,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 def instruction(settings: Settings, recording: Recording) -> str:
     if off := _off(recording):
         places = [Location(file=line.file, line=line.line) for line in off]
-        return "\n".join(f"{place(recording, x)}  {_SWITCH} is False: leave it out" for x in places)
+        return "\n".join(
+            f"{place(recording, switch)}  {_SWITCH} is False: leave it out" for switch in places
+        )
     lines = []
     for model in _growing(recording):
         where = place(recording, model.call.location if model.call else None, "where it decodes")

@@ -113,11 +113,11 @@ def _most(recording: Recording) -> float:
 def _has_memory(size: int, sizes: dict[int, Tried], recording: Recording) -> bool:
     """Return True if a size fits by what smaller ones took; on a GPU only trying tells."""
     machine = recording.environment
-    limits = [x for x in (machine.memory_bytes, machine.container.memory_bytes) if x]
-    known = sorted((n, peak) for n, launch in sizes.items() if (peak := launch.peak_memory_bytes))
-    if recording.has_gpu or not limits or len(known) < 2:
+    limits = [limit for limit in (machine.memory_bytes, machine.container.memory_bytes) if limit]
+    peaks = sorted((n, peak) for n, launch in sizes.items() if (peak := launch.peak_memory_bytes))
+    if recording.has_gpu or not limits or len(peaks) < 2:
         return True
-    (n0, bytes0), (n1, bytes1) = known[0], known[-1]
+    (n0, bytes0), (n1, bytes1) = peaks[0], peaks[-1]
     each = max(bytes1 - bytes0, 0.0) / (n1 - n0)
     return bytes1 + each * (size - n1) <= _MOST_OF_MEMORY * min(limits)
 

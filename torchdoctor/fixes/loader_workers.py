@@ -151,8 +151,8 @@ def _waits(recording: Recording) -> bool:
     busy = lookup.loader_cpu_share(recording)
     if busy is not None and busy < loading.MOSTLY_WAITING:
         return True
-    known = busy is not None and not lookup.training_loaders(recording)[0].num_workers
-    return not known and (recording.sensors.iowait_share or 0.0) > _IOWAIT
+    is_measured = busy is not None and not lookup.training_loaders(recording)[0].num_workers
+    return not is_measured and (recording.sensors.iowait_share or 0.0) > _IOWAIT
 
 
 def touches(recording: Recording) -> Touches:
@@ -181,13 +181,13 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 def advice(recording: Recording) -> str:
     """Return code for traces, which tell neither the machine's cores nor what the dataset does."""
-    known = traced_workers(recording)
-    if known is not None:
-        workers = known.values.get("workers")
+    evidence = traced_workers(recording)
+    if evidence is not None:
+        workers = evidence.values.get("workers")
         number = "..." if workers is None else 2 * workers
-        told = TRACED_WORKERS[known.fact].format(workers=workers)
+        sentence = TRACED_WORKERS[evidence.fact].format(workers=workers)
         return (
-            f"# {told}\n"
+            f"# {sentence}\n"
             f"loader = DataLoader(..., num_workers={number})  # more, if cores are free\n"
             "# If none are free, make each batch cheaper to prepare."
         )

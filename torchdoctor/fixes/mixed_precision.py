@@ -108,12 +108,12 @@ def touches(recording: Recording) -> Touches:
     if not recording.has_gpu:
         ratio = cpu_precision_ratio(recording)
         # A trace says nothing of the CPU that it is of; of a run only an unusual one is unknown.
-        known = ratio is not None or recording.steps is not None
-        on_cpu = products_on_cpu(recording, ratio or 0.0) if known else []
+        is_cpu_known = ratio is not None or recording.steps is not None
+        on_cpu = products_on_cpu(recording, ratio or 0.0) if is_cpu_known else []
         return on_cpu and several(on_cpu, moved_in_half(recording) or [])
     ratio = precision_ratio(recording, "float16")
-    own = products(recording, "float32 products", "float32 products", ratio)
-    return own and several(own, moved_in_half(recording))
+    float32_products = products(recording, "float32 products", "float32 products", ratio)
+    return float32_products and several(float32_products, moved_in_half(recording))
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -193,8 +193,8 @@ def advice(recording: Recording) -> str | None:
     capability = compute_capability(recording)
     if capability is not None and capability < _LEAST_CAPABILITY:
         return None
-    known = recording.trace is not None and recording.trace.platform in ("rocm", "xpu")
-    if capability is None and recording.has_gpu and not known:
+    is_rocm_or_xpu = recording.trace is not None and recording.trace.platform in ("rocm", "xpu")
+    if capability is None and recording.has_gpu and not is_rocm_or_xpu:
         older = "# before Ampere (V100, T4): torch.float16, which needs torch.amp.GradScaler\n"
         return older + _code(recording, "bfloat16", clips=False)
     return _code(recording, low_precision(recording) or "bfloat16", clips=True)

@@ -69,7 +69,9 @@ def instruction(settings: Settings, recording: Recording) -> str:
         std = recording.main.input_std
         lines.append(f"x = (x - {mean:.3g}) / {std:.3g}  # in the dataset; as the inputs were seen")
         if 1 < len(channels := _channels(recording)) <= _MOST_SHOWN:
-            means, stds = ([f"{x:g}" for x in column] for column in zip(*channels, strict=True))
+            means, stds = (
+                [f"{value:g}" for value in column] for column in zip(*channels, strict=True)
+            )
             lines.append(f"# by channel: mean [{', '.join(means)}], std [{', '.join(stds)}]")
     if _deep(recording):
         lines.append("nn.BatchNorm2d(channels)  # after each convolution, which then needs no bias")

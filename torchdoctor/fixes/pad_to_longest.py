@@ -72,7 +72,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         return plain and value.dim() == 2 and value.numel() > 0
 
     def cut(module: Any, args: Any, kwargs: Any) -> Any:
-        tokens = next((x for x in (*args, *kwargs.values()) if is_tokens(x)), None)
+        tokens = next(
+            (argument for argument in (*args, *kwargs.values()) if is_tokens(argument)), None
+        )
         if tokens is None:
             return None
         used = (tokens != _padding_of(torch, module)).any(0).nonzero()
@@ -90,13 +92,13 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         ours, theirs = map(torch.utils._pytree.tree_leaves, (cut_output, other))
         if len(ours) != len(theirs):
             return False
-        for x, y in zip(ours, theirs, strict=True):
-            if not isinstance(x, torch.Tensor):
+        for leaf, other_leaf in zip(ours, theirs, strict=True):
+            if not isinstance(leaf, torch.Tensor):
                 continue
-            if x.shape != y.shape:
+            if leaf.shape != other_leaf.shape:
                 return False
-            scale = float(y.float().abs().max()) if y.numel() else 0.0
-            if not torch.allclose(x.float(), y.float(), rtol=1e-3, atol=1e-4 * scale):
+            scale = float(other_leaf.float().abs().max()) if other_leaf.numel() else 0.0
+            if not torch.allclose(leaf.float(), other_leaf.float(), rtol=1e-3, atol=1e-4 * scale):
                 return False
         return True
 

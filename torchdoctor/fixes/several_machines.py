@@ -50,9 +50,12 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
-    own = program(recording)
-    lines = [f"# two machines: the same on each, {HOST} being the first", several_machines(own)]
-    lines += ["", "# Slurm: the file job.sh, then sbatch job.sh", slurm_script(own)]
+    own_program = program(recording)
+    lines = [
+        f"# two machines: the same on each, {HOST} being the first",
+        several_machines(own_program),
+    ]
+    lines += ["", "# Slurm: the file job.sh, then sbatch job.sh", slurm_script(own_program)]
     return "\n".join(lines)
 
 

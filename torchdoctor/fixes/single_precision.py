@@ -49,10 +49,10 @@ def refuses(recording: Recording) -> str | None:
 def touches(recording: Recording) -> Touches:
     """Return float64 products, and beside them operators by element, which move half the bytes."""
     ratio = precision_ratio(recording, "float32", "float64")
-    own = products(recording, "float64 products", "float64 products", ratio)
-    if not recording.has_gpu or not own:
-        return own if recording.has_gpu else None
-    return several(own, moved_in_half(recording))
+    float64_products = products(recording, "float64 products", "float64 products", ratio)
+    if not recording.has_gpu or not float64_products:
+        return float64_products if recording.has_gpu else None
+    return several(float64_products, moved_in_half(recording))
 
 
 def suits(trace: TraceStatistics) -> bool:

@@ -93,14 +93,18 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def make_move(old: Any) -> Any:
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
             where = line_of(program.calling_frame())
-            plain = all(isinstance(x, plain_types) for x in (*args, *kwargs.values()))
+            plain = all(isinstance(argument, plain_types) for argument in (*args, *kwargs.values()))
             asked = None
             if where in moved and plain and not self.requires_grad:
                 asked = where, args, kwargs, self._version
-                known: Any = getattr(self, _COPY, None)
-                if known is not None and known[0] == asked and known[1]._version == known[2]:
+                last_copy: Any = getattr(self, _COPY, None)
+                if (
+                    last_copy is not None
+                    and last_copy[0] == asked
+                    and last_copy[1]._version == last_copy[2]
+                ):
                     program.applied()
-                    return known[1]
+                    return last_copy[1]
             result = old(self, *args, **kwargs)
             if result.device != self.device and hasattr(self, _MADE):
                 devices[getattr(self, _MADE)] = result.device

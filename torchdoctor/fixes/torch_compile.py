@@ -278,7 +278,9 @@ FIX: FixSpec = FixSpec(
     settings=settings,
     suits=suits,
     platforms=("cuda", "rocm", "xpu"),
-    advice=lambda x: _INFERENCE if x.trace and x.trace.trains is False else FIX.permanent_form,
+    advice=lambda recording: (
+        _INFERENCE if recording.trace and recording.trace.trains is False else FIX.permanent_form
+    ),
     apply=apply,
     instruction=instruction,
     edits=edits,

@@ -103,8 +103,8 @@ def against_stored(
     stored_s: Sequence[float], now_s: Sequence[float], tolerance: float
 ) -> StoredComparison:
     """Compare launches of now with at least two stored ones, by a prediction interval."""
-    before = [math.log(x) for x in stored_s]
-    now = [math.log(x) for x in now_s]
+    before = [math.log(launch_s) for launch_s in stored_s]
+    now = [math.log(launch_s) for launch_s in now_s]
     spread = stdev(before) * math.sqrt(1 / len(before) + 1 / len(now))
     ratio = fmean(now) - fmean(before)
     freedom = len(before) - 1

@@ -134,7 +134,8 @@ def waiting(
 ) -> GateMetric:
     """Return the row of the wait for data; of one order, the first reads from a cold disk."""
     shares = [
-        [x.data_wait_s / x.mean_s if x.mean_s > 0 else 0.0 for x in both] for both in observed
+        [steps.data_wait_s / steps.mean_s if steps.mean_s > 0 else 0.0 for steps in both]
+        for both in observed
     ]
     tolerance = tolerances.get("data_loader_share")
     verdict = "ok"

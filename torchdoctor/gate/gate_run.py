@@ -197,8 +197,8 @@ class GateRun:
             if isinstance(outcome, Failed):
                 mine = outcome.name == NEW.name
                 # The working tree's own failures are the user's to see.
-                own = mine and outcome.kind in ("failed", "out-of-memory", "late")
-                raise (ProgramFailed if own else Inconclusive)(
+                is_own_failure = mine and outcome.kind in ("failed", "out-of-memory", "late")
+                raise (ProgramFailed if is_own_failure else Inconclusive)(
                     f"The {'new' if mine else 'reference'} version could not be measured "
                     f"{_FORGIVEN + 1} times: {outcome.reason}"
                 )

@@ -169,9 +169,9 @@ def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref:
         old = session.observe(arms[0], ref, may_fail=True)
     except (ProgramFailed, NoStepFound, TimedOut) as error:
         raise Inconclusive(f"The program of {ref} cannot be measured: {error}") from error
-    known = [x.steps.samples_per_step is not None for x in (old, new)]
-    if known[0] != known[1]:
-        where = ref if known[0] else "the working tree"
+    has_batch_size = [observation.steps.samples_per_step is not None for observation in (old, new)]
+    if has_batch_size[0] != has_batch_size[1]:
+        where = ref if has_batch_size[0] else "the working tree"
         raise Inconclusive(
             f"Not comparable with {ref}: the size of a batch is known in {where} only, and time "
             "per step says nothing where a step may hold another number of samples."
@@ -194,7 +194,7 @@ def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref:
             reason = str(error).splitlines()[0]
             doubts.append(f"The wait for data was observed in one order only: {reason}")
     reference_arm, new_arm = (
-        replace(arm, boundary=x.steps_found.boundary)
-        for arm, x in zip(arms, (old, new), strict=True)
+        replace(arm, boundary=observation.steps_found.boundary)
+        for arm, observation in zip(arms, (old, new), strict=True)
     )
     return Observed(arms=(reference_arm, new_arm), versions=(old, new), waits=waits, doubts=doubts)

@@ -50,7 +50,7 @@ def tolerances(folder: str, given: str | None) -> dict[str, float]:
     "step_time=5%,peak_memory=10%". Raise UsageError for an unknown metric or a value of no share.
     """
     named: dict[str, float] = {}
-    for part in filter(None, (x.strip() for x in (given or "").split(","))):
+    for part in filter(None, (entry.strip() for entry in (given or "").split(","))):
         name, equal, value = part.partition("=")
         if not equal:
             raise UsageError(f"--tolerance takes METRIC=SHARE, e.g. step_time=5%, not '{part}'.")
@@ -78,7 +78,7 @@ def _stored(folder: Path) -> dict[str, float]:
         table = table.get(name, {})
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {_TABLE} must be a table; '{name}' is none.")
-    return {_known(name, f"{path}: {_TABLE}"): _share(x, name) for name, x in table.items()}
+    return {_known(name, f"{path}: {_TABLE}"): _share(value, name) for name, value in table.items()}
 
 
 def _known(name: str, where: str) -> str:

@@ -78,7 +78,9 @@ def gate_against_report(
         timings = launched(session, observed[0], forked=stored.baseline.measured == "side by side")
         report = stored_report(stored, name, settings, observed, timings)
         doubts = [*report.doubts, *observed[0].doubts, *session.launch_doubts()]
-        doubts += load_doubts(stored, [x.sensors for x in observed], machine.cpus)
+        doubts += load_doubts(
+            stored, [observation.sensors for observation in observed], machine.cpus
+        )
         return session.completed(replace(report, environment=machine, doubts=doubts))
 
 
@@ -139,7 +141,7 @@ def stored_report(
             f"{name} is not comparable: its times are per {then}, those of now are not, because "
             "the size of a batch is known in one of them only."
         )
-    now = [x for timing in timings if (x := seconds_per_sample(timing, by, per_step))]
+    now = [sample_s for timing in timings if (sample_s := seconds_per_sample(timing, by, per_step))]
     tolerance = settings.tolerances["step_time"]
     compared = against_stored(before, now, tolerance)
     word = state(compared.verdict, compared.ratio, tolerance)

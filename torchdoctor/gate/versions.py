@@ -213,8 +213,8 @@ def _own_repository(reference: Reference) -> None:
     """Make a `.git` whose HEAD is the reference, with an index of its own and shared objects."""
     answer = reference.git("rev-parse", "--git-common-dir").rstrip("\n")
     common = Path(reference.root, answer).resolve()
-    own = reference.folder / ".git"
-    own.mkdir()
-    (own / "commondir").write_text(f"{common}\n")
-    (own / "HEAD").write_text(f"{reference.commit}\n")
-    reference.git("read-tree", reference.commit, GIT_INDEX_FILE=str(own / "index"))
+    git_folder = reference.folder / ".git"
+    git_folder.mkdir()
+    (git_folder / "commondir").write_text(f"{common}\n")
+    (git_folder / "HEAD").write_text(f"{reference.commit}\n")
+    reference.git("read-tree", reference.commit, GIT_INDEX_FILE=str(git_folder / "index"))

@@ -20,9 +20,9 @@ def kept_folder(workload: Workload) -> Path | None:
     """Return the folder of this Python and torch; None: nothing can be kept, or has room."""
     if not _most_bytes():
         return None
-    known = versions(workload.python or sys.executable)
+    installed = versions(workload.python or sys.executable)
     try:
-        folder = _folders() / f"python-{known.get('python')}-torch-{known.get('torch')}"
+        folder = _folders() / f"python-{installed.get('python')}-torch-{installed.get('torch')}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # a cache folder that is read-only, a user without a home
         return None
@@ -34,10 +34,10 @@ def is_next_run(workload: Workload, folder: Path) -> bool:
     """Note in the folder that this program compiled; return True if it had been noted before."""
     program = repr([workload.cwd, workload.script or " ".join(workload.command)])
     note = folder / "programs" / hashlib.sha256(program.encode()).hexdigest()[:16]
-    known = note.exists()
+    was_noted = note.exists()
     with contextlib.suppress(OSError):
         note.mkdir(parents=True, exist_ok=True)
-    return known
+    return was_noted
 
 
 def remove_oldest() -> None:
@@ -45,8 +45,8 @@ def remove_oldest() -> None:
     left = _most_bytes()
     hour_ago_s = time.time() - 3600
     with contextlib.suppress(OSError, RuntimeError):
-        known = [(x, x.lstat()) for x in _folders().rglob("*") if x.is_file()]
-        files = [(max(it.st_atime, it.st_mtime), it.st_size, path) for path, it in known]
+        statuses = [(path, path.lstat()) for path in _folders().rglob("*") if path.is_file()]
+        files = [(max(it.st_atime, it.st_mtime), it.st_size, path) for path, it in statuses]
         for used_s, size, path in sorted(files, reverse=True):
             left -= size
             # What was used within the hour another run may still need.

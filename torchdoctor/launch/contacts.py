@@ -29,7 +29,9 @@ def contacts(channel: Path) -> list[HostContact]:
         elif letter == "r":
             methods[place][columns[3], place[1]].add(columns[2])
     _rename(connections, methods)
-    hosts = [HostContact(host=x[0], port=x[1], connections=n) for x, n in datagrams.items()]
+    hosts = [
+        HostContact(host=place[0], port=place[1], connections=n) for place, n in datagrams.items()
+    ]
     for place, count in connections.items():
         if place not in methods:
             hosts.append(HostContact(host=place[0], port=place[1], connections=count))
@@ -84,7 +86,10 @@ def network_use(launches: Sequence[Sequence[HostContact]], is_on: bool) -> Netwo
             host=host,
             port=port,
             connections=sum(contact.connections for contact in same),
-            launches=sum(any((x.host, x.port) == (host, port) for x in each) for each in launches),
+            launches=sum(
+                any((contact.host, contact.port) == (host, port) for contact in each)
+                for each in launches
+            ),
             methods=sorted({method for contact in same for method in contact.methods}),
             sends=any(contact.sends for contact in same),
         )

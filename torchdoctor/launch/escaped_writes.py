@@ -110,7 +110,7 @@ def foreign_files(interest: tuple[str, ...]) -> frozenset[str]:
                 if folder.is_dir() and _is_foreign(folder.stat()):
                     foreign.add(str(folder))
     copied_bytes = 0
-    for entry in walk((x for x in named if os.path.isdir(x)), LOOK_AT_MOST, _FOREIGN_S):
+    for entry in walk((path for path in named if os.path.isdir(path)), LOOK_AT_MOST, _FOREIGN_S):
         if entry is None:
             continue
         with contextlib.suppress(OSError):

@@ -462,7 +462,7 @@ def start_image(
     """
     workload = program.workload
     sandbox = program.sandbox
-    plain = [workload.script] == [str(Path(workload.cwd, x)) for x in workload.command[1:2]]
+    plain = [workload.script] == [str(Path(workload.cwd, word)) for word in workload.command[1:2]]
     in_namespaces = sandbox.mode == "overlay" and sandbox.pidns
     if not plain or workload.command[0] != workload.python or not in_namespaces:
         return None

@@ -57,10 +57,10 @@ class LaunchSpec:
     def plan_content(self, seed: int) -> dict[str, Any]:
         """Return the content of the plan file; `seed` is given to a program that sets none."""
         boundary = None if self.boundary is None else asdict(self.boundary)
-        known = {"purpose": "time", "boundary": boundary, "fixes": plan_entries(self.fixes)}
+        content = {"purpose": "time", "boundary": boundary, "fixes": plan_entries(self.fixes)}
         if self.boundary is None or self.boundary.infers:
-            known["entry_points"] = entry_points()
-        return {**known, "seed": seed, "seed_offset": self.seed_offset, **self.plan}
+            content["entry_points"] = entry_points()
+        return {**content, "seed": seed, "seed_offset": self.seed_offset, **self.plan}
 
 
 @cache

@@ -52,7 +52,7 @@ def full_layer(output: str, rooms: Iterable[Room | None]) -> Room | None:
 
 def said_of_full(full: Room) -> str:
     """Return whose limit it was, and how to move it."""
-    size, free = (_amount(x) for x in (full.size_bytes, full.free_bytes))
+    size, free = (_amount(room_bytes) for room_bytes in (full.size_bytes, full.free_bytes))
     where = f"the scratch folder in {full.folder}" if full.folder else "memory"
     todo = "Free space there, or set" if full.folder else "Set"
     return (

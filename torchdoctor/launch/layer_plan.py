@@ -112,7 +112,9 @@ class Planner:
             return
         on_disk = path not in SYSTEM and not _below(self.scratch, path)
         # Folders come before what is in them.
-        before = sorted(x.removeprefix(f"{path}/") for x in self.foreign if _below(x, path))
+        before = sorted(
+            foreign.removeprefix(f"{path}/") for foreign in self.foreign if _below(foreign, path)
+        )
         self.steps.append(["overlay", path, on_disk, mount.flags, before])
         for child in children:
             self._mounted(child)

@@ -23,7 +23,7 @@ class ServerWatch:
     def only_waits(self, pid: int, now_s: float) -> bool:
         """Return whether a process and its children have listened and idled for long enough."""
         tree = processes.tree(pid)
-        self.port = next((port for x in tree if (port := listening_port(x.pid))), None)
+        self.port = next((port for process in tree if (port := listening_port(process.pid))), None)
         computed_s = sum(map(_cpu_s, tree))
         waited_s = now_s - self._since_s if self._since_s is not None else 0.0
         is_busy = computed_s - self._computed_s > _IDLE_CPUS * max(waited_s, 1.0)
@@ -43,10 +43,10 @@ def _cpu_s(process: psutil.Process) -> float:
 
 def listening_port(pid: int) -> int | None:
     """Return a TCP port that a process listens on, in whatever network it lives; None: none."""
-    own = Path(f"/proc/{pid}")
+    folder = Path(f"/proc/{pid}")
     try:
-        opened = {str(x.readlink()) for x in (own / "fd").iterdir() if x.is_symlink()}
-        tables = [(own / "net" / name).read_text() for name in ("tcp", "tcp6")]
+        opened = {str(link.readlink()) for link in (folder / "fd").iterdir() if link.is_symlink()}
+        tables = [(folder / "net" / name).read_text() for name in ("tcp", "tcp6")]
     except OSError:  # it is gone, or the system has no such files
         return None
     for line in "\n".join(tables).splitlines():

@@ -303,8 +303,8 @@ class Sandbox:
         }
         if self.mode == "landlock":
             (folder / TEMPORARY).mkdir()
-            own = {"TMPDIR": str(folder / TEMPORARY)}
-            command = replace(command, environment={**command.environment, **own})
+            temporary = {"TMPDIR": str(folder / TEMPORARY)}
+            command = replace(command, environment={**command.environment, **temporary})
             settings["writable"] = _writable([folder, *real], command.output)
         if self.mode == "overlay":
             for name in ("root", "memory", "upper"):
@@ -377,7 +377,7 @@ def _writable(folders: Sequence[Path], output: IO[bytes] | int) -> list[tuple[st
     files = ["/dev", "/proc", *([] if isinstance(output, int) else [output.name])]
     files += [str(_mps_folder())] if _uses_mps() else []
     whole = [str(shared_memory.FOLDER), *map(str, folders)]
-    return [(os.path.realpath(x), x in whole) for x in (*files, *whole)]
+    return [(os.path.realpath(path), path in whole) for path in (*files, *whole)]
 
 
 def _layers(store: scratch.Scratch, on_disk: bool) -> Iterator[Sandbox]:

@@ -44,7 +44,9 @@ def choose(
         rank = (kind in LAYER_KINDS, place.parts[:2] != top, kind != "tmpfs", free)
         ranked.append((rank, folder))
     # On one disk the first candidate wins.
-    best, folder = max(ranked, key=lambda x: x[0], default=((False,), Path(tempfile.gettempdir())))
+    best, folder = max(
+        ranked, key=lambda ranking: ranking[0], default=((False,), Path(tempfile.gettempdir()))
+    )
     return folder, best[0]
 
 

@@ -192,11 +192,11 @@ def choose_interpreter(python: str | None, folder: str) -> Interpreter:
             raise UsageError(f"The interpreter '{python}' was not found.")
         _check_torch(path, python)
         return Interpreter(path=path, named_by="--python")
-    known = list(_known_interpreters(folder))
-    for interpreter in known:
+    interpreters = list(_known_interpreters(folder))
+    for interpreter in interpreters:
         if has_torch(interpreter.path):
             return interpreter
-    raise UsageError(_WITHOUT_TORCH.format(known[0].path))
+    raise UsageError(_WITHOUT_TORCH.format(interpreters[0].path))
 
 
 def _known_interpreters(folder: str) -> Iterator[Interpreter]:

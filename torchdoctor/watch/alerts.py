@@ -82,8 +82,8 @@ class Alerts:
 
     def _follow(self, stem: str) -> list[Alert]:
         """Take what one process has logged since the last look."""
-        known = self.followed.get(stem)
-        log = read_process(self.folder, stem, known.read if known else 0)
+        last_look = self.followed.get(stem)
+        log = read_process(self.folder, stem, last_look.read if last_look else 0)
         if log is None:
             return []
         followed = self.followed.setdefault(stem, Followed(stem))
@@ -198,7 +198,9 @@ def _growing(followed: Followed, row: Rows) -> Iterator[Alert]:
         # A leak is spread over the time, a jump is not.
         if rise < _LEAST_RISE or rises.max() > rise / 3 or free * passed_s > hours * 3600 * rise:
             continue
-        before = np.array([x[1] for x in followed.used[: -apart * _LOOKED_AT : apart]][-_EARLIER:])
+        before = np.array(
+            [sample[1] for sample in followed.used[: -apart * _LOOKED_AT : apart]][-_EARLIER:]
+        )
         if len(before) > low and rise < _MORE * (before[low:] - before[:-low]).max():
             continue  # it has moved as much before
         each = rise / max(steps[0] - steps[low], 1)

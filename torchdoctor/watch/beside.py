@@ -93,8 +93,9 @@ class Beside:
         logs = read_run(self._folder).processes
         here = [log.process for log in logs if log.process.host == self._start.host]
         # Some end their workers by force when all is done, as Ray does: the first process counts.
-        first = [x.exited for x in here if x.pid == self._start.pid][-1:]  # exec keeps its number
-        exited = all(first or [x.exited for x in here]) if here else None
+        # exec keeps its number.
+        first = [process.exited for process in here if process.pid == self._start.pid][-1:]
+        exited = all(first or [process.exited for process in here]) if here else None
         ended = dataclasses.replace(self._start, end_unix_ns=time.time_ns(), exited=exited)
         write_start(self._folder, ended)
         self._figures.close()

@@ -35,8 +35,8 @@ class Change:
         """Return how many times as large a column has become; 1 where it was not measured."""
         before = self.before[name]
         after = self.after[name]
-        known = math.isfinite(before) and math.isfinite(after) and before > 0
-        return after / before if known else 1.0
+        is_measured = math.isfinite(before) and math.isfinite(after) and before > 0
+        return after / before if is_measured else 1.0
 
     def share(self, *names: str) -> float:
         """Return the share of the added time of a step that these phases have."""
@@ -51,7 +51,9 @@ class Change:
 
         Without workers no other figure tells what a fetch computes.
         """
-        before, after = (x["tree_cpu_s"] * x["step_s"] for x in (self.before, self.after))
+        before, after = (
+            levels["tree_cpu_s"] * levels["step_s"] for levels in (self.before, self.after)
+        )
         waits_s = self.rise("wait")
         if waits_s <= 0 or not math.isfinite(after - before):
             return None
@@ -154,7 +156,7 @@ def _cpu_shared(change: Change) -> Cause | None:
     asleep = change.share("wait") >= _MOST and lost_s < _COMPUTES * change.rise("wait")
     if change.rise("others_cpus") < 0.25 or asleep or not (full or waits):
         return None
-    before, after = (max(x["others_cpus"], 0.0) for x in (change.before, change.after))
+    before, after = (max(levels["others_cpus"], 0.0) for levels in (change.before, change.after))
     return Cause("other-load", fact("cpus-shared", before=before, after=after))
 
 
@@ -232,9 +234,9 @@ def lag_cause(change: Change) -> tuple[str, Evidence | None]:
 
     `change` is from the other ranks to this one. What it takes longer in, the check says.
     """
-    own = {name: change.rise(name) for name in PHASES if name not in ("evaluation", "checkpoint")}
-    own["backward"] -= change.rise("exchange")  # which the wait for others is part of
-    if max(own, key=lambda name: own[name]) == "wait":
+    rises = {name: change.rise(name) for name in PHASES if name not in ("evaluation", "checkpoint")}
+    rises["backward"] -= change.rise("exchange")  # which the wait for others is part of
+    if max(rises, key=lambda name: rises[name]) == "wait":
         return "data", None
     if change.rise("process_queued_s") > 0.05:
         return "host", fact("waits-for-cpu", share=change.after["process_queued_s"])

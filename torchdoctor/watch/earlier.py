@@ -69,10 +69,10 @@ def _differences(run: WatchedRun, now: Workload, short: Observation | None = Non
         files += main.sources
         facts.append(("torch was", process.torch, main.torch))
         facts.append(("steps were told by the", process.step_kind, boundary.kind))
-        for x in main.loaders if boundary.kind == "loader" else ():
-            if x.ident == boundary.ident:
-                facts.append(("batch size was", process.batch_size, x.batch_size))
-                facts.append(("workers were", process.num_workers, x.num_workers))
+        for loader in main.loaders if boundary.kind == "loader" else ():
+            if loader.ident == boundary.ident:
+                facts.append(("batch size was", process.batch_size, loader.batch_size))
+                facts.append(("workers were", process.num_workers, loader.num_workers))
     yield from (f"the {name} {old}, now {new}" for name, old, new in facts if old != new)
     for path in filter(Path.is_file, map(Path, files)):
         if path.stat().st_mtime_ns > then.start_unix_ns:
@@ -99,9 +99,11 @@ def _statistics(steps: Steps, observed: StepStatistics) -> StepStatistics:
     mean_s = sum(means.values())
     means["forward"] += means["evaluation"]
     means["other"] += means.pop("checkpoint") + means["gc"]
-    fields: dict[str, Any] = {FIELDS.get(x, f"{x}_s"): float(s) for x, s in means.items()}
+    fields: dict[str, Any] = {
+        FIELDS.get(phase, f"{phase}_s"): float(s) for phase, s in means.items()
+    }
     parts = {"p10_s": 10, "median_s": 50, "p90_s": 90, "p99_s": 99}
-    fields |= {x: float(np.percentile(steps.step_s, part)) for x, part in parts.items()}
+    fields |= {name: float(np.percentile(steps.step_s, part)) for name, part in parts.items()}
     fields |= {"steps": int(steps.steps.sum()), "warmup_steps": settled, "settled_after": settled}
     fields["two_modes"] = abs(mean_s / fields["median_s"] - 1.0) > TWO_MODES
     fields["evaluations"] = int((steps.rows["evaluation"] > 0).sum())

@@ -105,9 +105,9 @@ def means(steps: Steps, process: Rows, machine: Rows, begins: NDArray[np.int64])
         return np.asarray(np.diff(np.concatenate([[0.0], np.cumsum(values)])[begins]))
 
     def mean(values: Column) -> Column:
-        known = np.isfinite(values)
-        counts = sums(np.where(known, weights, 0.0))
-        of_known = sums(np.where(known, values * weights, 0.0))
+        is_measured = np.isfinite(values)
+        counts = sums(np.where(is_measured, weights, 0.0))
+        of_known = sums(np.where(is_measured, values * weights, 0.0))
         return np.where(counts > 0, of_known / np.maximum(counts, 1), np.nan)
 
     result["first_step"] = steps.step[first] - weights[first] + 1
@@ -131,8 +131,8 @@ def means(steps: Steps, process: Rows, machine: Rows, begins: NDArray[np.int64])
             result[prefix + name] = _rates(rows, name, result["begin_ns"], result["end_ns"])
         for name in levels:
             result[prefix + name] = _at(rows, name, (result["begin_ns"] + result["end_ns"]) / 2)
-    own = np.nan_to_num(result["own_cpu_s"])
-    result["others_cpus"] = np.maximum(result["busy_s"] - result["tree_cpu_s"] - own, 0.0)
+    own_cpu_s = np.nan_to_num(result["own_cpu_s"])
+    result["others_cpus"] = np.maximum(result["busy_s"] - result["tree_cpu_s"] - own_cpu_s, 0.0)
     return result
 
 
@@ -157,14 +157,14 @@ def _at(rows: Rows, name: str, at_ns: Column) -> Column:
 def _known(rows: Rows, name: str) -> tuple[Column, Column]:
     if not len(rows):  # nothing was measured beside the run
         return np.zeros(0), np.zeros(0)
-    known = np.isfinite(rows[name])
-    return rows["t_ns"][known].astype(np.float64), rows[name][known]
+    is_measured = np.isfinite(rows[name])
+    return rows["t_ns"][is_measured].astype(np.float64), rows[name][is_measured]
 
 
 def level_of(rows: Rows) -> dict[str, float]:
     """Return the median of each column; NaN where it was never measured."""
-    known = {name: rows[name][np.isfinite(rows[name])] for name in COLUMNS}
+    measured = {name: rows[name][np.isfinite(rows[name])] for name in COLUMNS}
     return {
         name: float(np.median(values)) if len(values) else float("nan")
-        for name, values in known.items()
+        for name, values in measured.items()
     }

@@ -33,16 +33,22 @@ def rank_alerts(processes: Sequence[Followed], now_s: float) -> list[Alert]:
         for process in processes[::-1]
         if process.process.rank is not None
     }.values()
-    running = [x for x in last if not x.process.exited and x.sign is not None]
-    alive = [x for x in running if now_s - _sign_s(x) < _QUIET_S]
+    running = [
+        process for process in last if not process.process.exited and process.sign is not None
+    ]
+    alive = [process for process in running if now_s - _sign_s(process) < _QUIET_S]
     if not alive:  # the whole run has ended, or is read from a copy
         return []
-    ranks = [x for x in running if x.process.rank is not None and (x.process.world_size or 1) > 1]
+    ranks = [
+        process
+        for process in running
+        if process.process.rank is not None and (process.process.world_size or 1) > 1
+    ]
     return [
         *_late([*first][::-1], now_s),
         *(_dead(rank) for rank in ranks if rank not in alive),
-        *_hangs([x for x in alive if x.last_step], now_s),
-        *_lags([x for x in alive if x in ranks]),
+        *_hangs([process for process in alive if process.last_step], now_s),
+        *_lags([process for process in alive if process in ranks]),
     ]
 
 

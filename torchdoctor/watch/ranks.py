@@ -53,21 +53,23 @@ def ranks_of(run: WatchedRun) -> Ranks:
     hosts = [log.process.host for log in logs]
     offsets = _offsets_ns(exchanged, hosts)
     entry += offsets[:, None]
-    known = np.isfinite(entry).all(axis=0)
-    waits_s = (entry[:, known].max(axis=0) - entry[:, known]) / 1e9
-    lasts = np.bincount(entry[:, known].argmax(axis=0), minlength=len(logs))
+    is_complete = np.isfinite(entry).all(axis=0)
+    waits_s = (entry[:, is_complete].max(axis=0) - entry[:, is_complete]) / 1e9
+    lasts = np.bincount(entry[:, is_complete].argmax(axis=0), minlength=len(logs))
     times = []
     for at, (log, part) in enumerate(zip(logs, parts, strict=True)):
         phases = dict(zip(PHASES, part.phases_s.mean(axis=0).tolist(), strict=True))
-        exchange = np.nanmean((part.exchanged_ns - part.entry_ns) / 1e9) if known.any() else 0.0
+        exchange = (
+            np.nanmean((part.exchanged_ns - part.entry_ns) / 1e9) if is_complete.any() else 0.0
+        )
         whole_s = sum(phases.values()) - phases["evaluation"] - phases["checkpoint"]
         levels = {**phases, "step_s": whole_s, "exchange": float(exchange)}
-        wait_s = float(waits_s[at].mean()) if known.any() else None
+        wait_s = float(waits_s[at].mean()) if is_complete.any() else None
         time = rank_time(log.process.rank or 0, log.stem, levels, wait_s)
         times.append(
             replace(
                 time,
-                last_share=float(lasts[at] / known.sum()) if known.any() else None,
+                last_share=float(lasts[at] / is_complete.sum()) if is_complete.any() else None,
                 clock_offset_s=float(offsets[at] - offsets[0]) / -1e9,
             )
         )
@@ -81,7 +83,7 @@ def rank_time(rank: int, path: str, levels: Mapping[str, float], wait_s: float |
         rank=rank,
         path=path,
         step_s=levels["step_s"],
-        kernel_s=max(sum(levels[x] for x in _COMPUTE) - exchange_s, 0.0),
+        kernel_s=max(sum(levels[phase] for phase in _COMPUTE) - exchange_s, 0.0),
         communication_exposed_s=exchange_s,
         data_loader_s=levels["wait"],
         wait_s=wait_s,
@@ -148,7 +150,7 @@ def _behind(run: WatchedRun, logs: list[ProcessLog], times: list[RankTime]) -> R
         return Ranks(times=times, waiting=waiting)
     by_rank = {log.process.rank: log for log in logs}
     some = sorted(rest, key=lambda time: -(time.wait_s or 0.0))[:_SOME]
-    tables = [_levels(run, by_rank[x.rank]) for x in (slowest, *some)]
+    tables = [_levels(run, by_rank[time.rank]) for time in (slowest, *some)]
     usual = {name: float(np.median([table[name] for table in tables[1:]])) for name in tables[0]}
     _, why = lag_cause(Change(usual, tables[0]))
     process = by_rank[slowest.rank].process

@@ -47,5 +47,5 @@ def remedies(
             continue
         fixes.append(ident)
         bounds.append(bound_of(touched))
-    known = [bound for bound in bounds if bound is not None]
-    return Remedies(fixes, max(known, key=lambda bound: bound.speedup, default=None))
+    known_bounds = [bound for bound in bounds if bound is not None]
+    return Remedies(fixes, max(known_bounds, key=lambda bound: bound.speedup, default=None))

@@ -91,8 +91,8 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     cause = slower or _costliest(largest, phases, ranks, log.process.location)
     may_help = remedies(start, log.process, phases, int(log.steps.step[-1]), largest)
     trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
-    known = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
-    return WatchSummary(status=status, ending=[ending], **known, **about, **result)  # type: ignore[arg-type]
+    advice = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
+    return WatchSummary(status=status, ending=[ending], **advice, **about, **result)  # type: ignore[arg-type]
 
 
 def standing(run: WatchedRun, now_s: float) -> tuple[str, Evidence, float]:
@@ -129,13 +129,15 @@ def _phases(steps: Steps, plain: Steps) -> dict[str, float]:
     """Return the seconds of each phase; those without hooks are divided like the others."""
     phases = {phase: float(plain.rows[phase].sum(dtype=float)) for phase in PHASES}
     whole = float(steps.total_s.sum())
-    known = float(plain.total_s.sum())
-    if not known:
+    plain_s = float(plain.total_s.sum())
+    if not plain_s:
         return {**phases, "other": whole}
-    known -= phases["evaluation"] + phases["checkpoint"]
-    added = (whole - float(plain.total_s.sum())) / max(known, 1e-9)
+    plain_s -= phases["evaluation"] + phases["checkpoint"]
+    added = (whole - float(plain.total_s.sum())) / max(plain_s, 1e-9)
     pauses = ("evaluation", "checkpoint")
-    return {x: spent * (1.0 if x in pauses else 1 + added) for x, spent in phases.items()}
+    return {
+        phase: spent * (1.0 if phase in pauses else 1 + added) for phase, spent in phases.items()
+    }
 
 
 def _best(steps: Steps, length_s: float) -> float | None:
@@ -144,7 +146,7 @@ def _best(steps: Steps, length_s: float) -> float | None:
         return None
     hours = np.floor((np.cumsum(tables.training_s(steps)) - 1e-9) / max(length_s, 1e-9))
     cuts = np.flatnonzero(np.diff(hours) > 0) + 1
-    parts = [x for x in np.split(steps.step_s, cuts) if len(x)]
+    parts = [stretch for stretch in np.split(steps.step_s, cuts) if len(stretch)]
     # The last stretch may be too short to tell.
     return min(float(np.median(part)) for part in parts[:-1] or parts)
 
@@ -204,8 +206,10 @@ def _drift(table: NDArray[np.void], process: Process) -> tuple[float | None, Evi
 def _largest(phases: dict[str, float], ranks: Ranks) -> str:
     """Return the phase that most could be gained from; little can be of the model's own work."""
     whole = max(sum(phases.values()), 1e-9)
-    own = {"forward", "backward", "other"}
-    shares = {x: s / whole * (_OWN if x in own else 1.0) for x, s in phases.items()}
+    own_phases = {"forward", "backward", "other"}
+    shares = {
+        phase: s / whole * (_OWN if phase in own_phases else 1.0) for phase, s in phases.items()
+    }
     shares["rank"] = 0.0 if ranks.rank is None else ranks.waiting
     shares["backward"] -= _OWN * shares["rank"]  # where the wait for others lies
     return max(shares, key=lambda name: shares[name])

@@ -178,23 +178,25 @@ def _ranks(logs: list[ProcessLog], width: int) -> list[Block]:
     ranks = [log for log in logs if log.process.rank is not None]
     if len(ranks) < 2:
         return []
-    own: list[float] = []
+    own_s: list[float] = []
     furthest = max(int(log.steps.rows["step"][-1]) if len(log.steps) else 0 for log in ranks)
     for log in ranks:
         recent = _last(log, _RECENT_S) if len(log.steps) else None
         silent = recent is None or furthest - recent.step[-1] > max(10, 2 * len(recent))
-        own.append(math.nan if recent is None or silent else _own_s(recent))
-    behind = int(np.isnan(own).sum())
-    usual = float(np.nanmedian(own)) if behind < len(own) else 1.0
+        own_s.append(math.nan if recent is None or silent else _own_s(recent))
+    behind = int(np.isnan(own_s).sum())
+    usual = float(np.nanmedian(own_s)) if behind < len(own_s) else 1.0
     cells = "".join(
-        "?" if np.isnan(x) else _HEAT[min(int(max(x / usual - 0.9, 0.0) * 10), len(_HEAT) - 1)]
-        for x in own
+        "?"
+        if np.isnan(spent_s)
+        else _HEAT[min(int(max(spent_s / usual - 0.9, 0.0) * 10), len(_HEAT) - 1)]
+        for spent_s in own_s
     )
     room = max(width - 24, 10)
     lines = [cells[at : at + room] for at in range(0, len(cells), room)][:8]
-    slowest = int(np.nanargmax(own)) if behind < len(own) else 0
+    slowest = int(np.nanargmax(own_s)) if behind < len(own_s) else 0
     rank = ranks[slowest].process.rank
-    text = f"rank {rank} works longest: {own[slowest] / usual:.2f}x the median"
+    text = f"rank {rank} works longest: {own_s[slowest] / usual:.2f}x the median"
     text += f"; {counted(behind, 'rank')} behind (?)" if behind else ""
     rows = [(f"from {at * room}", line) for at, line in enumerate(lines)]
     return [KeyFigures(f"{len(ranks)} ranks", text, rows)]

@@ -109,32 +109,32 @@ def of_level(
     `fetch_cpu_share` is that of a loader without workers, which no log tells.
     """
     phases_s = {phase: 0.0 if phase in _PAUSES else _or_zero(level[phase]) for phase in PHASES}
-    known = {name: value for name, value in level.items() if math.isfinite(value)}
-    cpus = known.get("cpus")
+    figures = {name: value for name, value in level.items() if math.isfinite(value)}
+    cpus = figures.get("cpus")
     sensors = SensorStatistics(
-        workers_cpus=_difference(known, "tree_cpu_s", "process_cpu_s"),
-        workers_queued_cpus=_no_queue(known, "cpu_pressure_s"),
-        other_load_cpus=known.get("others_cpus"),
-        iowait_share=known["iowait_s"] / cpus if cpus and "iowait_s" in known else None,
-        read_bytes_per_s=known.get("read_bytes"),
-        gpu_utilization=known.get("gpu_utilization"),
-        gpu_sharing_processes=round(known["gpu_others"]) if "gpu_others" in known else None,
+        workers_cpus=_difference(figures, "tree_cpu_s", "process_cpu_s"),
+        workers_queued_cpus=_no_queue(figures, "cpu_pressure_s"),
+        other_load_cpus=figures.get("others_cpus"),
+        iowait_share=figures["iowait_s"] / cpus if cpus and "iowait_s" in figures else None,
+        read_bytes_per_s=figures.get("read_bytes"),
+        gpu_utilization=figures.get("gpu_utilization"),
+        gpu_sharing_processes=round(figures["gpu_others"]) if "gpu_others" in figures else None,
     )
     workload = Workload(command=process.argv, cwd="")
     steps = max(round(_or_zero(level["steps"])), 1)
-    fetch = Fetch(fetch_cpu_share, _no_queue(known, "process_queued_s"))
+    fetch = Fetch(fetch_cpu_share, _no_queue(figures, "process_queued_s"))
     return recording(process, phases_s, steps, workload, sensors, cpus, fetch)
 
 
-def _no_queue(known: Mapping[str, float], name: str) -> float | None:
+def _no_queue(figures: Mapping[str, float], name: str) -> float | None:
     """Return 0 where hardly anything waited for a CPU; None: how long a fetch did is not known."""
-    return 0.0 if known.get(name, math.inf) < _LEAST_QUEUED else None
+    return 0.0 if figures.get(name, math.inf) < _LEAST_QUEUED else None
 
 
-def _difference(known: Mapping[str, float], whole: str, part: str) -> float | None:
-    if whole not in known or part not in known:
+def _difference(figures: Mapping[str, float], whole: str, part: str) -> float | None:
+    if whole not in figures or part not in figures:
         return None
-    return max(known[whole] - known[part], 0.0)
+    return max(figures[whole] - figures[part], 0.0)
 
 
 def _or_zero(value: float) -> float:

@@ -108,10 +108,10 @@ class Command:
 
     def _error(self) -> str:
         lines = _text(self._stderr).decode(errors="replace").splitlines()
-        told = [line.removeprefix(_OURS) for line in lines if line.startswith(_OURS)]
+        sentences = [line.removeprefix(_OURS) for line in lines if line.startswith(_OURS)]
         last = [line for line in lines if line.strip()][-1:]
         unsaid = [f"It ended with exit code {self.process.returncode}."]
-        return clean((told or last or unsaid)[-1])[:_LONGEST]
+        return clean((sentences or last or unsaid)[-1])[:_LONGEST]
 
 
 def _text(file: Any) -> bytes:

@@ -42,8 +42,8 @@ async def _serve() -> None:
             return _result(str(error).partition("\n")[0], is_error=True)
         except Exception as error:
             traceback.print_exc()  # into the client's log
-            told = f"This is a defect of torchdoctor ({type(error).__name__}: {error})."
-            return _result(told.partition("\n")[0], is_error=True)
+            sentence = f"This is a defect of torchdoctor ({type(error).__name__}: {error})."
+            return _result(sentence.partition("\n")[0], is_error=True)
         return _result(msgspec.json.encode(_rounded(answer)).decode())
 
     server: Server[Any] = Server(
@@ -73,7 +73,7 @@ def _schema(arguments: type) -> dict[str, Any]:
     """Return the JSON schema of a tool's arguments, without references."""
     (_,), components = msgspec.json.schema_components([arguments])
     schema = components[arguments.__name__]
-    return {x: value for x, value in schema.items() if x not in ("title", "description")}
+    return {name: value for name, value in schema.items() if name not in ("title", "description")}
 
 
 def _rounded(value: Any) -> Any:

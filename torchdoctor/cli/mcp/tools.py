@@ -175,10 +175,12 @@ class Tools:
             options += [name, str(value)] if value is not None else []
         return await self._started(asked, options)
 
-    async def _started(self, asked: DiagnoseScript | RunTrials, own: list[str]) -> dict[str, Any]:
+    async def _started(
+        self, asked: DiagnoseScript | RunTrials, tool_options: list[str]
+    ) -> dict[str, Any]:
         began_s = time.monotonic()
         folder = checked_folder(asked.folder)
-        options = ["--detach", *own, "--budget", asked.budget, "--network", asked.network]
+        options = ["--detach", *tool_options, "--budget", asked.budget, "--network", asked.network]
         options += ["--python", asked.python] if asked.python else []
         words = ["run", *options, "--format", "json", "--", *(asked.program or [])]
         command = self._commands.start(words, folder)
@@ -195,14 +197,14 @@ class Tools:
         if status["state"] in ("failed", "gone"):
             raise CommandError(status["summary"]["sentence"])
         names = ("state", "message", "best", "elapsed_s", "budget_s")
-        known = {name: status[name] for name in names if status.get(name) is not None}
+        fields = {name: status[name] for name in names if status.get(name) is not None}
         answer = _answer(status, folder)
         if status["state"] == "running":
             again = {"run_folder": status["run_folder"], "folder": folder}
             answer["next"] = call("run_trials", again, "It is not decided yet: ask again.")
         else:
-            known.pop("message", None)
-        return {**known, "run_folder": status["run_folder"], **answer}
+            fields.pop("message", None)
+        return {**fields, "run_folder": status["run_folder"], **answer}
 
     async def diagnose_trace(self, asked: DiagnoseTrace) -> dict[str, Any]:
         """Diagnose traces."""
@@ -212,18 +214,22 @@ class Tools:
     async def explain(self, asked: Explain) -> dict[str, Any]:
         """Return a page."""
         folder = checked_folder(asked.folder)
-        told = await self._commands.answer(["explain"], [asked.id], folder)
-        here = {"in_newest_run": told["newest_run"]} if told["newest_run"] else {}
-        return {"page": told["page"], **here, "next": as_call(told["summary"]["next"], folder)}
+        explanation = await self._commands.answer(["explain"], [asked.id], folder)
+        here = {"in_newest_run": explanation["newest_run"]} if explanation["newest_run"] else {}
+        return {
+            "page": explanation["page"],
+            **here,
+            "next": as_call(explanation["summary"]["next"], folder),
+        }
 
     async def patch(self, asked: Patch) -> dict[str, Any]:
         """Return a diff, and how to check it once it is applied."""
         folder = checked_folder(asked.folder)
         run = [asked.run_folder] if asked.run_folder else []
         only = [f"--fixes={','.join(asked.fixes)}"] if asked.fixes else []
-        told = await self._commands.answer(["patch", *only], run, folder)
-        answer = {name: told[name] for name in ("diff", "folder", "fixes", "remarks")}
-        return {**answer, "next": as_call(told["check"], folder)}
+        result = await self._commands.answer(["patch", *only], run, folder)
+        answer = {name: result[name] for name in ("diff", "folder", "fixes", "remarks")}
+        return {**answer, "next": as_call(result["check"], folder)}
 
     async def gate(self, asked: Gate) -> dict[str, Any]:
         """Start a gate, or say where one stands."""
@@ -242,15 +248,18 @@ class Tools:
         except CommandError as error:
             if command.process.returncode != Inconclusive.exit_code:
                 raise
-            told = {"verdict": "inconclusive", "sentence": str(error)}
-            return {"state": "ended", **told, "next": None}
+            outcome = {"verdict": "inconclusive", "sentence": str(error)}
+            return {"state": "ended", **outcome, "next": None}
         return {"state": "ended", "verdict": result["verdict"], **_answer(result, folder)}
 
     def _gate_begun(self, asked: Gate) -> str:
         folder = checked_folder(asked.folder)
         given = ("against", "baseline", "tolerance", "budget", "python")
         options = [
-            word for x in given if (value := getattr(asked, x)) for word in (f"--{x}", value)
+            word
+            for option in given
+            if (value := getattr(asked, option))
+            for word in (f"--{option}", value)
         ]
         words = ["gate", "--quiet", "--format", "json", *options, "--", *(asked.program or [])]
         name = f"gate-{next(self._numbers)}"
@@ -263,11 +272,13 @@ class Tools:
         return _answer(await self._commands.answer(["compare"], [asked.a, asked.b], folder), folder)
 
 
-def _answer(told: dict[str, Any], folder: str) -> dict[str, Any]:
+def _answer(result: dict[str, Any], folder: str) -> dict[str, Any]:
     """Return what is known of a summary, and what to do next; null: nothing."""
-    summary = told["summary"]
-    known = {x: value for x, value in summary.items() if value is not None and x != "patch"}
-    return {**known, "next": as_call(summary["next"], folder)}
+    summary = result["summary"]
+    fields = {
+        name: value for name, value in summary.items() if value is not None and name != "patch"
+    }
+    return {**fields, "next": as_call(summary["next"], folder)}
 
 
 ARGUMENTS: dict[str, type[_Arguments]] = {

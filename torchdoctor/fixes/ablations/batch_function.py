@@ -91,7 +91,11 @@ class _BatchFunction:
 
         def function(*args: Any, **kwargs: Any) -> Any:
             # Which split is asked for matters; a number of the step does not.
-            key = tuple(x for x in (*args, *kwargs.values()) if isinstance(x, (str, bool)))
+            key = tuple(
+                argument
+                for argument in (*args, *kwargs.values())
+                if isinstance(argument, (str, bool))
+            )
             kept = self.program.guarded(self.look, key) if self.program.usable else None
             if kept is not None:
                 return kept[0]

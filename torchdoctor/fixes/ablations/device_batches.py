@@ -22,8 +22,8 @@ def whole(recording: Recording) -> bool:
 
 
 def share(recording: Recording) -> float | None:
-    known = recording.shares.memcpy
-    return phase_share(recording, "h2d_copy_s") if known is None else known
+    copy_share = recording.shares.memcpy
+    return phase_share(recording, "h2d_copy_s") if copy_share is None else copy_share
 
 
 def settings(recording: Recording) -> Settings | None:

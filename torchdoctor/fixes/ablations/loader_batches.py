@@ -21,8 +21,12 @@ _VARIES = "Its batches have ever other shapes: two of them do not stand for all.
 
 
 def share(recording: Recording) -> float | None:
-    known = recording.shares.data_loader
-    return phase_share(recording, "data_wait_s", "loader_start_s") if known is None else known
+    loader_share = recording.shares.data_loader
+    return (
+        phase_share(recording, "data_wait_s", "loader_start_s")
+        if loader_share is None
+        else loader_share
+    )
 
 
 def settings(recording: Recording) -> Settings | None:

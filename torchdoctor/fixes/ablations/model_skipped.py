@@ -138,7 +138,7 @@ class _Skipped:
         inputs = args[1] if len(args) > 1 else kwargs["inputs"]
         several = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
         follows = bool(kwargs.get("create_graph") or (len(args) > 4 and args[4]))
-        return (tuple(self.torch.zeros_like(x).requires_grad_(follows) for x in several),)
+        return (tuple(self.torch.zeros_like(tensor).requires_grad_(follows) for tensor in several),)
 
     def without_gradients(self) -> None:
         """Take gradients away: an optimizer that finds none has nothing to do."""

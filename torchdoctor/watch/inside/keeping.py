@@ -132,7 +132,7 @@ class Keeper:
         elif kind == "backward":
             sentence = "one step is one backward pass"
         elif kind == "forward":
-            root = next((x for x in watch.models.known if x.ident == place), None)
+            root = next((model for model in watch.models.known if model.ident == place), None)
             name = root.cls.__name__ if root is not None else "the model"
             sentence = "one step is one call of %s" % name
         elif kind == "entry":
