@@ -365,7 +365,7 @@ _ROWS_OF_FIXES = (
         tests=(
             f"{_INFERRING}::test_a_model_made_for_each_request_is_seen",
             "tests/edits/test_kept_models.py::test_what_makes_the_model_runs_once_for_each_path",
-            "tests/fixes/test_kept_models.py::test_statements_of_a_request_make_their_model_once",
+            "tests/fixes/test_keep_model.py::test_statements_of_a_request_make_their_model_once",
         ),
     ),
     Row(

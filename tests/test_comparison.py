@@ -292,7 +292,7 @@ def test_a_busier_machine_proves_no_change() -> None:
     before, after = run_with(2.4, sensors=busy), run_with(sensors=calm)
     found = compare(before, after)
     assert found.verdict == "unclear"
-    assert list(facts_of(found)) == ["other-load"]
+    assert list(facts_of(found)) == ["other-programs"]
     assert compare(replace(before, sensors=calm), after).verdict == "faster"
 
 

@@ -10,6 +10,7 @@ from partial_recordings import recording
 
 from torchdoctor.reports.remarks import SENTENCES
 from torchdoctor.reports.templates import filled
+from torchdoctor.reports.vocabulary import of_unit
 from torchdoctor.runs.notes import report_notes
 from torchdoctor.runs.report_assembly import RunResults, assemble
 from torchdoctor.runs.run_settings import RunSettings
@@ -101,7 +102,7 @@ def test_a_time_over_a_second_is_said_in_seconds_in_a_doubt_too() -> None:
         trials=[], noise_floor=None, recommendation=Recommendation(), baselines=[launch]
     )
     values = remarks(recording(OBSERVED), trials)["step-time-changed"]
-    sentence = filled(SENTENCES["step-time-changed"], values, {})
+    sentence = filled(SENTENCES["step-time-changed"], {**of_unit("step"), **values}, {})
     assert "10.4 ms" in sentence and "1.35 s" in sentence
 
 

@@ -79,7 +79,7 @@ def _no_change(
         return [fact("no-difference", **_values(times)), *news]
     bounds = {} if interval is None else asdict(interval)
     if load is not None:
-        return [fact("other-load", **_values(times | bounds | load))]
+        return [fact("other-programs", **_values(times | bounds | load))]
     why = "within-spread" if interval is None else "launches-vary"
     return [fact(why, **_values(times | bounds))]
 

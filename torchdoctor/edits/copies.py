@@ -9,8 +9,18 @@ from torchdoctor.edits.changes import Changes, Replaced
 from torchdoctor.edits.syntax import Program, Syntax, last_name, source_of
 
 _CHANGING = (
-    *("append", "appendleft", "extend", "insert", "update", "setdefault", "pop", "popitem"),
-    *("clear", "remove", "sort", "reverse"),
+    "append",
+    "appendleft",
+    "extend",
+    "insert",
+    "update",
+    "setdefault",
+    "pop",
+    "popitem",
+    "clear",
+    "remove",
+    "sort",
+    "reverse",
 )
 _ATOMS = (cst.Name, cst.Attribute, cst.Subscript, cst.Call)
 

@@ -16,9 +16,30 @@ _VALUED = ("full", "new_full")  # what follows the size is no size
 _NOT_WHOLE = ("float", "double", "half", "bfloat", "bool")  # no type of tokens
 # What a value only goes through on its way from one of its arguments.
 _HANDED_ON = (
-    *("enumerate", "zip", "list", "tuple", "iter", "next", "reversed", "sorted", "tqdm", "chain"),
-    *("DataLoader", "TensorDataset", "Subset", "ConcatDataset", "random_split", "prepare"),
-    *("cat", "stack", "tensor", "as_tensor", "asarray", "array", "from_numpy", "LongTensor"),
+    "enumerate",
+    "zip",
+    "list",
+    "tuple",
+    "iter",
+    "next",
+    "reversed",
+    "sorted",
+    "tqdm",
+    "chain",
+    "DataLoader",
+    "TensorDataset",
+    "Subset",
+    "ConcatDataset",
+    "random_split",
+    "prepare",
+    "cat",
+    "stack",
+    "tensor",
+    "as_tensor",
+    "asarray",
+    "array",
+    "from_numpy",
+    "LongTensor",
 )
 _LENGTHS = ("len", "size", "numel")
 _SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__call__")

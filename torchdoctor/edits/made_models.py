@@ -9,8 +9,19 @@ from torchdoctor.edits.unused_results import FUNCTIONS
 
 # What prepares a model and may as well be done once.
 _PREPARING = (
-    *("eval", "to", "cpu", "cuda", "half", "float", "bfloat16", "double", "load_state_dict"),
-    *("requires_grad_", "compile", "fuse", "share_memory"),
+    "eval",
+    "to",
+    "cpu",
+    "cuda",
+    "half",
+    "float",
+    "bfloat16",
+    "double",
+    "load_state_dict",
+    "requires_grad_",
+    "compile",
+    "fuse",
+    "share_memory",
 )
 _CHANGING = ("load_state_dict", "train", "apply", "requires_grad_")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)

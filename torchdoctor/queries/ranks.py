@@ -19,6 +19,7 @@ LINKS = {  # the sentences of `links`
     + "; links of the {gpu} carry {slowest:.3g}[ (PCIe) to {fastest:.3g} (NVLink)] GB/s each way.",
     "below-links": "That is far less: " + _SEE,
 }
+ACCUMULATED = 1.5  # batches to an update, from where on all but the last one's exchange is waste
 
 
 def own_s(rank: RankTime) -> float:
@@ -68,9 +69,6 @@ def links(recording: Recording) -> list[Evidence]:
     if best.best_bytes_per_s < _SLOW * sheet.links[0]:
         evidence.append(fact("below-links"))
     return evidence
-
-
-ACCUMULATED = 1.5  # batches to an update, from where on all but the last one's exchange is waste
 
 
 def batches_of_update(recording: Recording) -> float | None:

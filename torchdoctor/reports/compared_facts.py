@@ -28,7 +28,7 @@ ANSWERS = {
     "within-spread": "No difference is proven: each side's {unit} time lies within the "
     "other's "
     "spread " + _UNPROVEN,
-    "other-load": "No difference is proven: other programs kept {a_busy:.1f} of {usable:g} CPUs "
+    "other-programs": "No difference is proven: other programs kept {a_busy:.1f} of {usable:g} CPUs "
     "busy in A and {b_busy:.1f} in B " + _UNPROVEN,
     "changed": "B is {times_as} per {unit} ({times}).",
     "changed-by-launches": "B is {interval} {verdict} per {unit} ({times}).",

@@ -30,15 +30,22 @@ def compared(report: Report) -> str:
 
 def of_unit(unit: str) -> dict[str, str]:
     """Return the words for a step that is called so; `Each_step` begins a sentence."""
+    return _with_beginnings(_of_step(unit))
+
+
+def _of_step(unit: str) -> dict[str, str]:
     words = {name: text.format(step=unit) for name, text in _STEP.items()}
-    words |= {"unit": unit, "units": several(unit)}
+    return {**words, "unit": unit, "units": several(unit)}
+
+
+def _with_beginnings(words: dict[str, str]) -> dict[str, str]:
     return {**words, **{name.capitalize(): _begun(text) for name, text in words.items()}}
 
 
 def vocabulary(report: Report) -> dict[str, str]:
     """Return the words that templates may use; `Each_step` begins a sentence."""
     step = step_of(report)
-    words = of_unit(step)
+    words = _of_step(step)
     words["first_step"] = f"the first {step if report.kind == 'inference' else 'training step'}"
     if report.diagnosis.verdict.rest is not None:
         words |= _of_all("the rest")
@@ -51,7 +58,7 @@ def vocabulary(report: Report) -> dict[str, str]:
     words["program"] = "training" if trains else "the program"
     if report.kind == "inference" and not of_trace:
         words["program"] = "the model"
-    return {**words, **{name.capitalize(): _begun(text) for name, text in words.items()}}
+    return _with_beginnings(words)
 
 
 def of_verdict(report: Report) -> dict[str, str]:

@@ -144,8 +144,13 @@ def _clocks(change: Change) -> Cause | None:
 def _gpu_shared(change: Change) -> Cause | None:
     if change.rise("gpu_others") < 0.5:
         return None
-    finding = _finding_of(change, "other-load", "device")
-    return Cause("other-load", _largest_growth(change), finding) if finding is not None else None
+    from torchdoctor.checks import other_load  # not needed by a steady run
+
+    findings = other_load.CHECK.findings(of_level(change.process, change.after))
+    of_device = [finding for finding in findings if finding.evidence[0].fact == "device"]
+    if not of_device:
+        return None
+    return Cause(other_load.CHECK.ident, _largest_growth(change), of_device[0])
 
 
 def _cpu_shared(change: Change) -> Cause | None:
@@ -156,8 +161,10 @@ def _cpu_shared(change: Change) -> Cause | None:
     asleep = change.share("wait") >= _MOST and lost_s < _COMPUTES * change.rise("wait")
     if change.rise("others_cpus") < 0.25 or asleep or not (full or waits):
         return None
+    from torchdoctor.checks import other_load
+
     before, after = (max(levels["others_cpus"], 0.0) for levels in (change.before, change.after))
-    return Cause("other-load", fact("cpus-shared", before=before, after=after))
+    return Cause(other_load.CHECK.ident, fact("cpus-shared", before=before, after=after))
 
 
 def _exchange(change: Change) -> Cause | None:
@@ -206,15 +213,6 @@ def _found(change: Change, phases: Sequence[str]) -> Cause | None:
         return None
     finding = findings[0]
     return Cause(finding.check, _largest_growth(change), finding)
-
-
-def _finding_of(change: Change, check: str, ident: str) -> Finding | None:
-    """Return the finding of a check after the change that begins with this fact."""
-    from torchdoctor.advice import catalogue  # hundreds of files, which a steady run does not need
-
-    after = of_level(change.process, change.after)
-    findings = catalogue.checks()[check].findings(after)
-    return next((finding for finding in findings if finding.evidence[0].fact == ident), None)
 
 
 def _findings(change: Change) -> list[tuple[Finding, list[str]]]:
