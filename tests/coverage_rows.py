@@ -354,6 +354,12 @@ _ROWS_OF_FIXES = (
         fixes=("bfloat16-weights",),
     ),
     Row(
+        asked="inference: int8 weights, ONNX Runtime, a cache of fixed size",
+        fixes=("int8-weights", "onnx-runtime", "static-cache"),
+        tests=("tests/fixes/test_fix_examples.py::test_is_offered_with_what_to_write",),
+        lacking="They are code to apply by hand: it was run on CPUs, and no run tries it.",
+    ),
+    Row(
         asked="inference: float16 on a CPU",
         fixes=("float32-on-cpu",),
         checks=("half-on-cpu",),

@@ -63,6 +63,15 @@ def fewer_than_two_gpus(recording: Recording) -> str | None:
     return "The program sees fewer than two GPUs."
 
 
+def infers_elsewhere(recording: Recording) -> str | None:
+    """Return why code that was tried for inference on a CPU is not for it; None: it is."""
+    if not recording.infers:
+        return "The program trains: it is for programs that infer."
+    if recording.has_gpu:
+        return "The model is on a GPU: this code was run on CPUs alone."
+    return None
+
+
 def is_replicated(recording: Recording) -> bool:
     """Return True if the program trains with a process for each GPU."""
     kinds = {model.data_parallel for model in recording.main.models}
