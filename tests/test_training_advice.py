@@ -82,7 +82,7 @@ def test_its_losses_are_compared_and_the_trials_leave_no_trace(
     assert adamw["comparison"]["pairs"] == adamw["launches"] == 3
     assert (folder / "weights.txt").read_text() == "mine"
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("out", "report.json", "train.py", "weights.txt")
+        *("out", "train.py", "weights.txt")
     ]
 
 

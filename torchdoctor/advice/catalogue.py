@@ -57,6 +57,11 @@ def _load(folder: str, name: str, kind: type[_Spec]) -> dict[str, _Spec]:
     return specs
 
 
+def check_for_watch(question: str) -> CheckSpec:
+    """Return the check that answers a question of a watched run: see `CheckSpec.watch_asks`."""
+    return next(check for check in checks().values() if check.watch_asks == question)
+
+
 def explain(ident: str) -> str:
     """Return the page of a check or fix, by its id, name or former id; else raise UsageError."""
     specs: list[CheckSpec | FixSpec] = [*checks().values(), *fixes().values()]

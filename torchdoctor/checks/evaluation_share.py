@@ -68,7 +68,8 @@ def _small_batches(recording: Recording) -> Evidence | None:
         return None
     if small.batch_size * _SMALLER > max(sizes):
         return None
-    evaluated, trained = small.batch_size, max(sizes)
+    evaluated = small.batch_size
+    trained = max(sizes)
     return fact("small-batches", location=small.location, evaluated=evaluated, trained=trained)
 
 

@@ -34,6 +34,7 @@ CHECK = CheckSpec(
         "this program.",
     },
     examine=_examine,
+    watch_asks="other-programs",
     fires=[
         {"sensors": {"other_load_cpus": 1.5}, "environment": {"usable_cpus": 2.0}},
         {**trace(has_device=True), "sensors": {"gpu_sharing_processes": 1}},

@@ -78,6 +78,7 @@ CHECK = CheckSpec(
         "last": "It comes last to {last_share:.0%} of the collectives.",
     },
     examine=_examine,
+    watch_asks="uneven-ranks",
     fires=[{"ranks": [{**_EVEN, "rank": 0, "communication_exposed_s": 0.05}, _SECOND]}],
     quiet=[{"ranks": [{**_EVEN, "rank": 0}, _SECOND]}, {}],
 )

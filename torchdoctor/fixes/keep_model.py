@@ -204,7 +204,8 @@ class _Kept:
         ]
 
     def is_same(self, kept: Any, other: Any) -> bool:
-        ours, theirs = self.inner(kept), self.inner(other)
+        ours = self.inner(kept)
+        theirs = self.inner(other)
         modes = [
             [(type(module), module.training) for module in m.modules()] for m in (ours, theirs)
         ]
@@ -247,7 +248,8 @@ class _Statements(ast.NodeTransformer):
         return node
 
     def within(self, block: list[Any]) -> list[Any]:
-        first, last = self.settings["first"], self.settings["last"]
+        first = self.settings["first"]
+        last = self.settings["last"]
         numbers = [
             n
             for n, statement in enumerate(block)

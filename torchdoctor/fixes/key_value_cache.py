@@ -65,7 +65,8 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
     lines = _off(recording) if settings.get(_SWITCH) else []
     changed: list[Edit] = []
     for off in lines:
-        file, line = off.file, off.line
+        file = off.file
+        line = off.line
         if off.callee is None:
             changed.append(AssignedEdit(file=file, line=line, name=_SWITCH, value="True"))
             continue

@@ -28,8 +28,8 @@ ANSWERS = {
     "within-spread": "No difference is proven: each side's {unit} time lies within the "
     "other's "
     "spread " + _UNPROVEN,
-    "other-programs": "No difference is proven: other programs kept {a_busy:.1f} of {usable:g} CPUs "
-    "busy in A and {b_busy:.1f} in B " + _UNPROVEN,
+    "other-programs": "No difference is proven: other programs kept {a_busy:.1f} of {usable:g} "
+    "CPUs busy in A and {b_busy:.1f} in B " + _UNPROVEN,
     "changed": "B is {times_as} per {unit} ({times}).",
     "changed-by-launches": "B is {interval} {verdict} per {unit} ({times}).",
     "changed-in-one-launch": "B looked {times_as} per {unit} in one launch of each ({times}).",

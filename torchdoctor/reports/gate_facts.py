@@ -96,7 +96,8 @@ def _worse(rows: list[GateMetric], names: list[str], with_times: list[str], unit
     failed = [row for row in rows if row.name in names]
     parts = []
     for row in failed:
-        old, new = figure(row.reference, row, unit), figure(row.new, row, unit)
+        old = figure(row.reference, row, unit)
+        new = figure(row.new, row, unit)
         part = f"{named(row, unit)} {old} -> {new}"
         if row.name in with_times and row.ratio is not None:
             interval = _interval(row.ratio.low, row.ratio.high)

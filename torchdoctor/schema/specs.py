@@ -129,6 +129,8 @@ class CheckSpec(CatalogueEntry):
     opens_verdict: bool = False
     # Its evidence goes last where it is severe, unless its share is below half of the step.
     closes_verdict: bool = False
+    # What a watched run asks it, beside checks of phases: "other-programs", "uneven-ranks"; or "".
+    watch_asks: str = ""
 
     def findings(self, recording: Recording) -> list[Finding]:
         """Return what the check finds in a recording."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchdoctor.schema import Evidence, Finding, fact
+from torchdoctor.schema import CheckSpec, Evidence, Finding, fact
 from torchdoctor.watch.recording import PHASES, Process
 from torchdoctor.watch.window import logged_phases, of_level
 
@@ -141,16 +141,21 @@ def _clocks(change: Change) -> Cause | None:
     return None
 
 
+def _check_of_other_programs() -> CheckSpec:
+    from torchdoctor.advice import catalogue  # hundreds of files, which a steady run does not need
+
+    return catalogue.check_for_watch("other-programs")
+
+
 def _gpu_shared(change: Change) -> Cause | None:
     if change.rise("gpu_others") < 0.5:
         return None
-    from torchdoctor.checks import other_load  # not needed by a steady run
-
-    findings = other_load.CHECK.findings(of_level(change.process, change.after))
+    check = _check_of_other_programs()
+    findings = check.findings(of_level(change.process, change.after))
     of_device = [finding for finding in findings if finding.evidence[0].fact == "device"]
     if not of_device:
         return None
-    return Cause(other_load.CHECK.ident, _largest_growth(change), of_device[0])
+    return Cause(check.ident, _largest_growth(change), of_device[0])
 
 
 def _cpu_shared(change: Change) -> Cause | None:
@@ -161,10 +166,8 @@ def _cpu_shared(change: Change) -> Cause | None:
     asleep = change.share("wait") >= _MOST and lost_s < _COMPUTES * change.rise("wait")
     if change.rise("others_cpus") < 0.25 or asleep or not (full or waits):
         return None
-    from torchdoctor.checks import other_load
-
     before, after = (max(levels["others_cpus"], 0.0) for levels in (change.before, change.after))
-    return Cause(other_load.CHECK.ident, fact("cpus-shared", before=before, after=after))
+    return Cause(_check_of_other_programs().ident, fact("cpus-shared", before=before, after=after))
 
 
 def _exchange(change: Change) -> Cause | None:

@@ -92,12 +92,12 @@ def rank_time(rank: int, path: str, levels: Mapping[str, float], wait_s: float |
 
 def imbalance(times: list[RankTime]) -> Finding | None:
     """Return what the check of ranks finds; None: they are even."""
-    from torchdoctor.checks import rank_imbalance  # only where there are ranks
+    from torchdoctor.advice import catalogue  # hundreds of files: only where there are ranks
 
     nothing_else = Recording(
         workload=Workload(command=[], cwd=""), environment=Environment(), ranks=times
     )
-    findings = rank_imbalance.CHECK.findings(nothing_else)
+    findings = catalogue.check_for_watch("uneven-ranks").findings(nothing_else)
     return findings[0] if findings else None
 
 

@@ -48,7 +48,8 @@ class Watch:
         self.passes = SimpleNamespace(on=False)
         self.window = SimpleNamespace(event=lambda *_: None)
         self.inference = Inference(self)
-        self.forget, self.registries = [], []
+        self.forget = []
+        self.registries = []
         self.entries = EntryPoints(self)
         self.keeper = Keeper(self)
         self.loaders = hooks.Loaders(self)

@@ -9,7 +9,8 @@ from ...probe import step_log
 from ...steps import evidence
 from ...steps.rule import StepRule
 
-_FEWEST_CALLS, _LEAST_NS = 5, 3_000_000_000
+_FEWEST_CALLS = 5
+_LEAST_NS = 3_000_000_000
 _MANY_CALLS = 4_000  # before that time: the log holds no more until it is decided
 BY_CALL = {  # events of the rule where a batch that a model gets counts as learned
     step_log.FETCH_BEGIN: evidence.FETCH,
@@ -59,12 +60,14 @@ class Inference:
             return
         now = perf_counter_ns()
         if self._due_ns is None:
-            self._began_ns, self._due_ns = now, now + _LEAST_NS
+            self._began_ns = now
+            self._due_ns = now + _LEAST_NS
         self._calls += 1
         if self._calls < (_FEWEST_CALLS if now >= self._due_ns else self._due_calls):
             return
         # Each look takes in all that was held.
-        self._due_ns, self._due_calls = 2 * now - self._began_ns, 2 * self._calls
+        self._due_ns = 2 * now - self._began_ns
+        self._due_calls = 2 * self._calls
         # An optimizer that has not stepped yet is that of a training to come.
         if not len(self._watch.optimizers_made):
             self.on = self._watch.log.infer()

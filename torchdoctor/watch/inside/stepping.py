@@ -329,7 +329,8 @@ class StepLog:
         """Begin anew with an event by which something is learned: it was an evaluation."""
         thread, self._thread, self._held = self._thread, None, []
         self._kinds, self._rule, self._decision = _EVENTS, StepRule(self._wanted), None
-        self._begun, self._bounding = False, step_log.BACKWARD_END
+        self._begun = False
+        self._bounding = step_log.BACKWARD_END
         self._changed()
         self._hold(thread, *event)
 
