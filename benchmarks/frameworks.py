@@ -38,6 +38,11 @@ TORCH = "torch==2.13.0"  # never replaced by what a framework asks for
 FIXES = ("loader-workers", "mixed-precision", "torch-compile", "fused-optimizer")
 COUNTED = re.compile(r"counted: (\d+) steps by (.+)")
 _PHASES = ("data_wait_s", "h2d_copy_s", "forward_s", "backward_s", "optimizer_s", "other_s")
+_DLRM = (  # without what it asks for: it names the variant for GPUs
+    "torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0 tensordict pyre-extensions typing-inspect "
+    "mypy-extensions torchmetrics lightning-utilities tqdm pyvers orjson cloudpickle "
+    "importlib_metadata zipp"
+)
 _HUGGING_FACE = "transformers accelerate trl datasets sentence-transformers"
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 _HEAD = """# Frameworks
@@ -130,12 +135,22 @@ TABLE = [
             ("transformers, `pipeline`", "pipeline", _HUGGING_FACE, "entry"),
             ("transformers, `generate`", "generate", _HUGGING_FACE, "entry"),
             ("transformers, `Trainer.predict`", "trainer", _HUGGING_FACE, "loader"),
+            ("Lightning, `Trainer.predict`", "lightning_predict", "lightning", "loader"),
+            ("Lightning, `Trainer.validate`", "lightning_validate", "lightning", "loader"),
             ("sentence-transformers, `encode`", "encode", _HUGGING_FACE, "entry"),
             ("diffusers, a pipeline", "diffusers", f"{_HUGGING_FACE} diffusers", "entry"),
             ("openai-whisper, `transcribe`", "whisper", "openai-whisper", "entry"),
             ("torch_geometric, inference", "geometric", "torch_geometric", "loader"),
             ("TorchScript, saved and loaded", "scripted", "", "forward"),
         )
+    ),
+    Framework(
+        name="TorchRec, inference of DLRM", script="infer_dlrm.py", packages=_DLRM,
+        pip="--no-deps", bottleneck="", loader="", step="loader",
+    ),
+    Framework(
+        name="vLLM, `LLM.generate`", script="infer_vllm.py",
+        reason="not run: its wheel of 0.33.0 is for CUDA, and needs torch 2.14.0",
     ),
 ]  # fmt: skip
 
@@ -340,7 +355,7 @@ def main() -> None:
         name = Path(framework.script).stem
         kept = folder / "rows" / f"{name}.json"
         if not given.table and (given.only is None or name in given.only.split(",")):
-            if given.watch:
+            if given.watch and not framework.reason:
                 row = watched_row(Row(**json.loads(kept.read_text())), framework, folder)
             else:
                 row = row_of(framework, folder, given.command.split())
