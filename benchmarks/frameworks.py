@@ -51,6 +51,7 @@ Written by `benchmarks/frameworks.py`: short trainings, and programs that infer,
 packages. Steps are those that torchdoctor saw, of those that the framework counted; the last one
 may have no end. A step is a batch: with Accelerate two of them make an update, which it counts. Of
 what infers it is a batch, or a call of what is named. In brackets: what is not as it should be.
+The inference of Lightning and TorchRec ran on a machine that was busy with other programs.
 """
 
 
@@ -135,14 +136,20 @@ TABLE = [
             ("transformers, `pipeline`", "pipeline", _HUGGING_FACE, "entry"),
             ("transformers, `generate`", "generate", _HUGGING_FACE, "entry"),
             ("transformers, `Trainer.predict`", "trainer", _HUGGING_FACE, "loader"),
-            ("Lightning, `Trainer.predict`", "lightning_predict", "lightning", "loader"),
-            ("Lightning, `Trainer.validate`", "lightning_validate", "lightning", "loader"),
             ("sentence-transformers, `encode`", "encode", _HUGGING_FACE, "entry"),
             ("diffusers, a pipeline", "diffusers", f"{_HUGGING_FACE} diffusers", "entry"),
             ("openai-whisper, `transcribe`", "whisper", "openai-whisper", "entry"),
             ("torch_geometric, inference", "geometric", "torch_geometric", "loader"),
             ("TorchScript, saved and loaded", "scripted", "", "forward"),
         )
+    ),
+    *(
+        Framework(
+            name=f"Lightning, `Trainer.{name}`", script=f"infer_lightning_{name}.py",
+            packages="lightning", step="loader", loader="DataLoader(",
+            words={"mixed-precision": 'Trainer(..., precision="bf16-mixed"'},
+        )
+        for name in ("predict", "validate")
     ),
     Framework(
         name="TorchRec, inference of DLRM", script="infer_dlrm.py", packages=_DLRM,
