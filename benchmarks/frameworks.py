@@ -38,6 +38,11 @@ TORCH = "torch==2.13.0"  # never replaced by what a framework asks for
 FIXES = ("loader-workers", "mixed-precision", "torch-compile", "fused-optimizer")
 COUNTED = re.compile(r"counted: (\d+) steps by (.+)")
 _PHASES = ("data_wait_s", "h2d_copy_s", "forward_s", "backward_s", "optimizer_s", "other_s")
+_DLRM = (  # without what it asks for: it names the variant for GPUs
+    "torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0 tensordict pyre-extensions typing-inspect "
+    "mypy-extensions torchmetrics lightning-utilities tqdm pyvers orjson cloudpickle "
+    "importlib_metadata zipp"
+)
 _HUGGING_FACE = "transformers accelerate trl datasets sentence-transformers"
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 _HEAD = """# Frameworks
@@ -46,6 +51,7 @@ Written by `benchmarks/frameworks.py`: short trainings, and programs that infer,
 packages. Steps are those that torchdoctor saw, of those that the framework counted; the last one
 may have no end. A step is a batch: with Accelerate two of them make an update, which it counts. Of
 what infers it is a batch, or a call of what is named. In brackets: what is not as it should be.
+The inference of Lightning and TorchRec ran on a machine that was busy with other programs.
 """
 
 
@@ -136,6 +142,22 @@ TABLE = [
             ("torch_geometric, inference", "geometric", "torch_geometric", "loader"),
             ("TorchScript, saved and loaded", "scripted", "", "forward"),
         )
+    ),
+    *(
+        Framework(
+            name=f"Lightning, `Trainer.{name}`", script=f"infer_lightning_{name}.py",
+            packages="lightning", step="loader", loader="DataLoader(",
+            words={"mixed-precision": 'Trainer(..., precision="bf16-mixed"'},
+        )
+        for name in ("predict", "validate")
+    ),
+    Framework(
+        name="TorchRec, inference of DLRM", script="infer_dlrm.py", packages=_DLRM,
+        pip="--no-deps", bottleneck="", loader="", step="loader",
+    ),
+    Framework(
+        name="vLLM, `LLM.generate`", script="infer_vllm.py",
+        reason="not run: its wheel of 0.33.0 is for CUDA, and needs torch 2.14.0",
     ),
 ]  # fmt: skip
 
@@ -340,7 +362,7 @@ def main() -> None:
         name = Path(framework.script).stem
         kept = folder / "rows" / f"{name}.json"
         if not given.table and (given.only is None or name in given.only.split(",")):
-            if given.watch:
+            if given.watch and not framework.reason:
                 row = watched_row(Row(**json.loads(kept.read_text())), framework, folder)
             else:
                 row = row_of(framework, folder, given.command.split())

@@ -65,8 +65,18 @@ class DiffusionPipeline:
 """,
     "vllm/entrypoints/llm.py": """
 import time
-class LLM:
+from vllm.entrypoints.pooling.offline import PoolingOfflineMixin
+class LLM(PoolingOfflineMixin):
     def generate(self, prompts):
+        time.sleep(0.01)
+        return list(prompts)
+""",
+    "vllm/entrypoints/pooling/offline.py": """
+import time
+class PoolingOfflineMixin:
+    def embed(self, prompts):
+        return self.encode(prompts)
+    def encode(self, prompts):
         time.sleep(0.01)
         return list(prompts)
 """,
@@ -139,6 +149,14 @@ for _ in range(40): draw("a cat")
 from vllm.entrypoints.llm import LLM
 engine = LLM()
 for _ in range(40): engine.generate(["a", "b"])
+""",
+        ("entry", 39),
+    ),
+    "an engine that inherits what it embeds with": (
+        """
+from vllm.entrypoints.llm import LLM
+engine = LLM()
+for _ in range(40): engine.embed(["a", "b"])
 """,
         ("entry", 39),
     ),
