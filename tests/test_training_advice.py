@@ -81,9 +81,7 @@ def test_its_losses_are_compared_and_the_trials_leave_no_trace(
     adamw = trial(report, "adamw")
     assert adamw["comparison"]["pairs"] == adamw["launches"] == 3
     assert (folder / "weights.txt").read_text() == "mine"
-    assert sorted(path.name for path in folder.iterdir()) == [
-        *("out", "train.py", "weights.txt")
-    ]
+    assert sorted(path.name for path in folder.iterdir()) == [*("out", "train.py", "weights.txt")]
 
 
 def test_it_stands_apart_from_speed(tried: tuple[Path, dict[str, Any]]) -> None:

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from torchdoctor.probe import step_log
-from torchdoctor.watch.inside import hooks, layout, stepping
-from torchdoctor.watch.inside.stepping import CHECKPOINT_BEGIN, CHECKPOINT_END, StepLog
+from torchdoctor.watch.inside import hooks, layout, step_rows, stepping
+from torchdoctor.watch.inside.event_rows import CHECKPOINT_BEGIN, CHECKPOINT_END
+from torchdoctor.watch.inside.stepping import StepLog
 from torchdoctor.watch.recording import PHASES, Steps
 
 MS = 1_000_000
@@ -286,8 +287,8 @@ def test_an_evaluation_after_steps_without_hooks_is_no_part_of_them(program: Pro
 def test_far_steps_share_rows_and_slow_ones_keep_theirs(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepping, "THINNED_FROM", 100)
-    monkeypatch.setattr(stepping, "STEPS_PER_DETAIL", 10)
+    monkeypatch.setattr(step_rows, "THINNED_FROM", 100)
+    monkeypatch.setattr(step_rows, "STEPS_PER_DETAIL", 10)
     program.train(300)
     program.fetch(ms=500)
     program.train(300)
@@ -333,7 +334,7 @@ def test_steps_with_known_events_are_taken_in_at_once_and_alike(
 def test_a_row_lasts_no_longer_than_a_kill_may_cost(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepping, "THINNED_FROM", 0)
-    monkeypatch.setattr(stepping, "STEPS_PER_DETAIL", 1e-9)
+    monkeypatch.setattr(step_rows, "THINNED_FROM", 0)
+    monkeypatch.setattr(step_rows, "STEPS_PER_DETAIL", 1e-9)
     program.train(5000)
     assert program.steps().total_s[:-1].max() < 8.1

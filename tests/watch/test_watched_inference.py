@@ -24,7 +24,7 @@ CALLED = Process(
     host="a", pid=1, start_unix_ns=10**18, kind="inference", step_kind="forward", exited=True
 )
 LOOPS = {
-    "many calls": "for _ in range(30_000):\n    model(torch.ones(8, 4))\n",
+    "many calls": "for _ in range(12_000):\n    model(torch.ones(8, 4))\n",
     "calls": "for _ in range(50):\n    model(torch.ones(8, 4))\n",
     "batches": (
         "data = torch.utils.data.TensorDataset(torch.ones(400, 4))\n"
@@ -96,7 +96,7 @@ def test_a_program_that_infers_is_watched_without_edits(tmp_path: Path, loop: st
     kind, unit = ("loader", "batch") if loop == "batches" else ("forward", "call")
     (log,) = read_run(run).processes
     assert log.process.step_kind == kind
-    count = 30_000 if loop == "many calls" else 50  # more than are held until it is decided
+    count = 12_000 if loop == "many calls" else 50  # more than are held until it is decided
     assert (told.program, told.unit, told.steps) == ("inference", unit, count)
 
 

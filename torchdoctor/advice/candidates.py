@@ -6,7 +6,7 @@ short has tried what matters.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchdoctor.advice import catalogue
@@ -61,50 +61,66 @@ def candidates(
     refused: list[Refused] = []
     for ident in wanted:
         fix = catalogue[ident]
-        reason = fix.refusal(recording)
-        touched = fix.touches(recording) if reason is None else None
+        reason = "left out by --skip" if ident in skip else fix.refusal(recording)
+        if reason is None and not allow_training_changes:
+            reason = _needs_permission(fix, recording)
+        if reason is not None:
+            refused.append(Refused(fixes=FixSet.of(ident), reason=reason))
+            continue
+
+        touched = fix.touches(recording)
         included = [catalogue[other] for other in fix.includes(recording)]
         treats = _checks_treated(fix, included)
         prospect = _prospect(fix, touched, treats, recording, diagnosis)
         too_little = _too_little(touched, prospect.share)
-        if reason is None and not allow_training_changes:
-            reason = _needs_permission(fix, recording)
-        if ident in skip:
-            reason = "left out by --skip"
-        if reason is None and fixes is None:
-            reason = too_little
+        # Who names a fix wants it measured, whatever it gains and whether or not it is called for.
+        is_asked_for = fixes is not None
         offered_as_code = fix.offered_as_code(recording)
-        waits_for_call = offered_as_code or (fixes is None and fix.needs_finding)
-        if reason is None and waits_for_call and _is_uncalled(fix, treats, diagnosis):
+        waits_for_call = offered_as_code or (fix.needs_finding and not is_asked_for)
+        settings: list[Settings] = []
+        if too_little is not None and not is_asked_for:
+            reason = too_little
+        elif waits_for_call and _is_uncalled(fix, treats, diagnosis):
             reason = "No finding calls for it."
-        if reason is None and offered_as_code:
-            continue  # the report offers it as code
-        settings = fix.settings(recording) if reason is None else []
+        elif offered_as_code:
+            continue  # neither tried nor refused: the report offers it as code
+        else:
+            settings = fix.settings(recording)
         if not settings:
             reason = reason or "It has no setting worth trying."
             refused.append(Refused(fixes=FixSet.of(ident), reason=reason))
             continue
+
         bound = bound_of(touched, recording.trace)
         most = bound.speedup if bound is not None else None
         ceiling = _speedup_without(prospect.share, most)
-        if fixes is not None and too_little is not None:
-            most = ceiling = None  # who names a fix wants it measured, whatever it gains
+        if is_asked_for and too_little is not None:
+            most = None
+            ceiling = None
         tier, *order = _order(fix, prospect, ceiling, len(included), diagnosis)
-        for number, fix_set in enumerate(_with_company(ident, settings, fix, recording, allowed)):
-            # A fix that goes with it works elsewhere in the step.
-            is_alone = fix_set.only is not None
-            candidate = Candidate(
-                fixes=fix_set,
-                ceiling=ceiling,
-                bound=most if is_alone else None,
-                reason=prospect.reason,
-                named=prospect.named,
-            )
+        fix_sets = _with_company(ident, settings, fix, recording, allowed)
+        for number, candidate in enumerate(_candidates_of(fix_sets, prospect, ceiling, most)):
             # A second setting waits until the next tier's first ones had their turn.
             rank = (tier + number, *order, len(ranked))
             ranked.append((rank, candidate))
     ranked.sort(key=lambda pair: pair[0])
     return [candidate for _, candidate in ranked], refused
+
+
+def _candidates_of(
+    fix_sets: Iterable[FixSet], prospect: _Prospect, ceiling: float | None, most: float | None
+) -> Iterator[Candidate]:
+    """Yield a candidate for each set; `most`: the bound of the speed-up by the fix alone."""
+    for fix_set in fix_sets:
+        # A fix that goes with it works elsewhere in the step.
+        is_alone = fix_set.only is not None
+        yield Candidate(
+            fixes=fix_set,
+            ceiling=ceiling,
+            bound=most if is_alone else None,
+            reason=prospect.reason,
+            named=prospect.named,
+        )
 
 
 def _checks_treated(fix: FixSpec, included: Sequence[FixSpec]) -> set[str]:
@@ -203,10 +219,10 @@ def _by_findings(
     treated: Sequence[Finding], treats: Collection[str], recording: Recording
 ) -> tuple[int, float | None, str]:
     """Return the tier, the share and the reason that the findings alone give."""
-    measured = [finding for finding in treated if finding.share_of_step is not None]
-    if measured:
+    with_share = [finding for finding in treated if finding.share_of_step is not None]
+    if with_share:
         # Findings overlap (waiting for data, and why): the largest, not the sum.
-        largest = max(measured, key=lambda finding: finding.share_of_step or 0.0)
+        largest = max(with_share, key=lambda finding: finding.share_of_step or 0.0)
         share = largest.share_of_step or 0.0
         check = catalogue.checks().get(largest.check)
         prefix = check.share_prefix if check else ""
@@ -281,4 +297,5 @@ def _most_share(check: CheckSpec | None, recording: Recording) -> float | None:
 def _speedup_without(share: float | None, most: float | None) -> float | None:
     """Return the speed-up where this share of the step is gone, and no more than the bound."""
     by_share = 1.0 / (1.0 - share) if share is not None and share < 1.0 else None
-    return min((speedup for speedup in (by_share, most) if speedup is not None), default=None)
+    speedups = [speedup for speedup in (by_share, most) if speedup is not None]
+    return min(speedups, default=None)

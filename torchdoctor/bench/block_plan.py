@@ -35,18 +35,20 @@ _LONGEST_S = 600.0  # a launch that switches
 
 
 def _block_steps(steps: StepStatistics, fewest: int, parts: bool) -> int | None:
-    """Return iterations of a block, whole cycles where they fit; `parts`: if steps are not even.
+    """Return iterations of a block: whole cycles where they fit, and else the fewest.
 
+    `parts`: of even steps the fewest will do as well, where whole cycles would be much longer.
     None: steps come in two kinds, and the long ones would be in one block of many, or in none.
     """
     step_s = max(steps.mean_s, 1e-6)
     cycle = steps.cycle_steps or 1
     whole_cycles = math.ceil(fewest / cycle) * cycle
-    if parts and not steps.two_modes and whole_cycles >= _MUCH_LONGER * fewest:
+    fits = whole_cycles * step_s <= max(MOST_BLOCK_S, FEWEST_STEPS * step_s)
+    if steps.two_modes:
+        return whole_cycles if fits else None
+    if parts and whole_cycles >= _MUCH_LONGER * fewest:
         return fewest
-    if whole_cycles * step_s <= max(MOST_BLOCK_S, FEWEST_STEPS * step_s):
-        return whole_cycles
-    return None if steps.two_modes else fewest
+    return whole_cycles if fits else fewest
 
 
 def _fewest_steps(step_s: float) -> tuple[int, int]:

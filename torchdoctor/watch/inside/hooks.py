@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from ...probe import places, step_log, wrapping
 from ...probe.hooks import copy_hooks, gradient_hooks, model_hooks, scaled_losses
 from ...probe.measure.batch_sizes import BatchSizes
-from .stepping import CHECKPOINT_BEGIN, CHECKPOINT_END
+from .event_rows import CHECKPOINT_BEGIN, CHECKPOINT_END
 
 _LEARNT_SIZES = 20  # batches
 _MOST_SHAPES = 512

@@ -35,7 +35,7 @@ class Profiling:
     def boundary(self, now, step):
         """Open or close a window between two steps."""
         if self.profiler is not None:
-            self._watch.log.flags |= layout.PROFILED  # also the step after it
+            self._watch.log.flag_at_boundary(layout.PROFILED)  # also the step after it
             self._watch.log.due_ns = 0  # each boundary counts now
             self._left -= 1
             if self._left <= 0:
@@ -60,7 +60,7 @@ class Profiling:
         self.profiler = torch.profiler.profile(activities=activities)
         self.profiler.start()
         self._left, self._watch.log.due_ns = _STEPS, 0
-        self._watch.log.flags |= layout.PROFILED
+        self._watch.log.flag_at_boundary(layout.PROFILED)
 
     def _close(self, step):
         profiler, self.profiler = self.profiler, None

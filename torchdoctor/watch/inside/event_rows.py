@@ -1,0 +1,74 @@
+"""The events of a watched process as rows of numbers, and what their codes and idents mean.
+
+A row is thread, key, time and value. A key holds code and ident in one number, so that one look at
+the keys tells whether two steps have the same events.
+"""
+
+from struct import Struct
+
+# Codes beside those of `probe.step_log`.
+CHECKPOINT_BEGIN = 101
+CHECKPOINT_END = 102
+EXCHANGE = 103  # between ranks; value: the time when this rank was ready for it
+FLAG = 104  # of the step under way; ident: a bit of `layout`'s
+
+# The ident of a forward: the model, and in its lowest bits
+GRAD_ENABLED = 1
+TRAINING = 2
+LEARNING = GRAD_ENABLED | TRAINING
+NEW_INPUT = 4
+FORWARD_BITS = 3
+# The value of a forward: elements of the largest input, and in its lowest bits that input's rows.
+ROWS_BITS = 24
+MOST_ROWS = (1 << ROWS_BITS) - 1
+# Bits of an exchange's ident.
+FINAL = 1
+NEVER_ENDED = 2
+
+NUMBERS = 4  # of a row
+KEY_BYTES = 8
+pack = Struct("=qiiqq").pack  # thread, code, ident, time, value; code and ident are the key
+
+
+class EventRows:
+    """Rows by their columns: lists are faster to go through than an array."""
+
+    def __init__(self, rows):
+        self._rows = rows
+        keys = rows[1::NUMBERS]
+        self.keys = keys.tolist()
+        self.key_bytes = keys.tobytes()
+        self.times = rows[2::NUMBERS].tolist()
+        self.values = rows[3::NUMBERS].tolist()
+        self._halves = memoryview(self.key_bytes).cast("i")  # code, ident, code, ident, ...
+
+    def thread_and_event(self, at):
+        """Return an event's thread, and (code, ident, time, value)."""
+        halves = self._halves
+        event = halves[2 * at], halves[2 * at + 1], self.times[at], self.values[at]
+        return self._rows[NUMBERS * at], event
+
+    def with_codes(self, codes, start, end):
+        """Return (place from the start, code, ident) of the events that have one of the codes."""
+        halves = self._halves
+        events = []
+        for at in range(start, end):
+            code = halves[2 * at]
+            if code in codes:
+                events.append((at - start, code, halves[2 * at + 1]))
+        return events
+
+    def sequence(self, start, end):
+        """Return what is equal for the same events in the same order."""
+        return self.key_bytes[KEY_BYTES * start : KEY_BYTES * end]
+
+
+def of_thread(rows, thread):
+    """Return the rows of one thread."""
+    if rows[::NUMBERS].count(thread) * NUMBERS == len(rows):
+        return rows
+    kept = rows[:0]
+    for at in range(0, len(rows), NUMBERS):
+        if rows[at] == thread:
+            kept.extend(rows[at : at + NUMBERS])
+    return kept

@@ -1,0 +1,42 @@
+"""Steps as earlier ones were: known by their sequence of events, they are taken in at once.
+
+Nearly all steps of a training have the same events in the same order. Such a step needs new times
+and values only: its phases, and what the rule of steps learned from it, are those of the first.
+A sequence holds the boundary that begins the step, and not the one that ends it.
+
+The first one is kept if all of this holds:
+- it was taken in event by event, from one boundary up to the next;
+- at both the program was in the same state (`StepUnderWay.state`), so that the same events lead
+  through the same phases;
+- it was not odd: nothing happened in it that happens once, like an evaluation or a new shape.
+
+What is kept is forgotten whenever events begin to mean something else: another decision on what
+separates steps, a model or a loader of which it turns out that it trains.
+"""
+
+_MOST_KEPT = 256  # kinds of steps: a program whose steps all differ gains nothing by more
+
+
+class RepeatedSteps:
+    """What is known of steps by their sequence of events: (phases, telling events, learned)."""
+
+    def __init__(self):
+        self.by_sequence = {}
+        self.is_odd = False  # the step under way is no pattern for others
+
+    def forget(self):
+        """Look at all steps again: the same events mean something else from here on."""
+        self.by_sequence.clear()
+        self.is_odd = True
+
+    def may_keep(self):
+        """Return whether the step under way may be a pattern for others."""
+        return not self.is_odd and len(self.by_sequence) < _MOST_KEPT
+
+    def keep(self, sequence, phases, telling, learned):
+        """Keep a step: its phases, telling events, and how much the rule learned from it.
+
+        `phases`: after the boundary that begins it, and after each event up to the one that ends
+        it. `telling`: (place in the sequence, code, ident) of each event whose value counts.
+        """
+        self.by_sequence[sequence] = phases, telling, learned

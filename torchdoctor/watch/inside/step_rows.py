@@ -1,0 +1,110 @@
+"""Writes steps that have ended as rows: one each, and from the millionth on one for several.
+
+A row of several steps holds their sums. A step that is much slower than its like, or was profiled,
+or passed without hooks, keeps a row of its own all the same.
+"""
+
+from operator import add
+
+from . import layout
+
+THINNED_FROM = 1_000_000  # steps
+STEPS_PER_DETAIL = 150_000  # from there on a row covers this part of all steps so far
+_LONGEST_ROW_NS = 8_000_000_000  # a kill loses no more than this
+_MOST_IN_ROW = 65_000  # what the column `steps` can hold
+_SLOW = 4.0  # times as long as its like
+# At most a tenth of the thinned rows, but for the first few, are of one slow step each.
+_ROWS_PER_SLOW = 10
+_FIRST_ROWS = 100
+_APART = layout.PROBE_OFF | layout.PROFILED
+
+
+class StepRows:
+    """The row that is being filled; `on_row(bytes)` gets each that is full."""
+
+    def __init__(self, on_row, now):
+        self._on_row = on_row
+        self._pack = layout.row_of(layout.STEP_COLUMNS).pack
+        self.totals = 0, [0.0] * len(layout.PHASES)  # steps with hooks, seconds of their phases
+        self._thinned_rows = 0
+        self._slow_rows = 0  # of these
+        self._usual_ns = 0  # of a step in the last row of several
+        self.begin(now)
+
+    def begin(self, now):
+        """Begin an empty row; what the last one holds is dropped, if it was not written."""
+        self._began_ns = now
+        self._steps = 0
+        self._flags = 0
+        self._spent_ns = [0] * len(layout.PHASES)
+        self._samples = 0.0
+        self._elements = 0.0
+
+    def add(self, step, now):
+        """Add a step that ends now; `step` is the `StepUnderWay`, already with its number."""
+        flags = step.flags
+        is_thinned = step.number > THINNED_FROM
+        is_alone = not is_thinned or flags & _APART
+        if not is_alone and self._is_slow(now - step.began_ns):
+            is_alone = True
+            flags |= layout.SLOW_STEP
+        if is_alone and self._steps:
+            self._write(step.began_ns, step.number - step.steps)
+        self._spent_ns = [*map(add, self._spent_ns, step.spent_ns)]
+        self._steps += step.steps
+        self._flags |= flags
+        self._samples += step.samples
+        self._elements += step.elements
+        if is_alone or self._is_full(step.number, now):
+            entry = 0
+            exchanged = 0
+            if step.entry_ns:
+                entry = layout.coded((step.entry_ns - step.began_ns) / 1e9)
+                exchanged = layout.coded((step.exchanged_ns - step.began_ns) / 1e9)
+            self._write(now, step.number, entry, exchanged)
+
+    def write_rest(self, until_ns, last_step):
+        """Write the row as it is, if it holds a step."""
+        if self._steps:
+            self._write(until_ns, last_step)
+
+    def _is_slow(self, took_ns):
+        """Return whether a step of the thinned part is to be kept by itself; counts it."""
+        if not self._usual_ns or took_ns < _SLOW * self._usual_ns:
+            return False
+        if self._slow_rows * _ROWS_PER_SLOW > self._thinned_rows + _FIRST_ROWS:
+            return False
+        self._slow_rows += 1
+        return True
+
+    def _is_full(self, step_number, now):
+        steps_of_row = min(-(-step_number // STEPS_PER_DETAIL), _MOST_IN_ROW)
+        return self._steps >= steps_of_row or now - self._began_ns > _LONGEST_ROW_NS
+
+    def _write(self, until_ns, last_step, entry=0, exchanged=0):
+        """Write the row and begin the next one.
+
+        `entry`, `exchanged`: of the last step's exchange between ranks, as `layout.coded`.
+        """
+        steps = self._steps
+        phases_s = [spent_ns * 1e-9 for spent_ns in self._spent_ns]
+        if not self._flags & layout.PROBE_OFF:
+            counted, seconds = self.totals
+            self.totals = counted + steps, [*map(add, seconds, phases_s)]
+        row = self._pack(
+            last_step,
+            min(steps, _MOST_IN_ROW),
+            self._flags,
+            self._began_ns,
+            *phases_s,
+            self._samples,
+            self._elements,
+            entry,
+            exchanged,
+        )
+        self._on_row(row)
+        if last_step > THINNED_FROM:
+            self._thinned_rows += 1
+            if steps > 1:
+                self._usual_ns = (until_ns - self._began_ns) / steps
+        self.begin(until_ns)
