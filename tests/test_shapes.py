@@ -84,6 +84,49 @@ def test_a_constant_that_needs_the_code_above_it_is_not_late() -> None:
     assert [node.lineno for node in late_constants(code)] == [6, 7]
 
 
+# Variables called so name nothing of what they hold. `x` of a curve or a function of x is its name.
+VAGUE = {"one", "found", "seen", "those", "others", "what", "said", "known", "own", "told", "x"}
+OF_X = {"schema/students_t.py", "watch/end_report.py"}
+
+
+def vague_names(code: str) -> list[tuple[int, str]]:
+    """Return line and name of variables and parameters that name nothing; fields may."""
+    tree = ast.parse(code)
+    fields = {
+        id(statement.target)
+        for cls in ast.walk(tree)
+        if isinstance(cls, ast.ClassDef)
+        for statement in cls.body
+        if isinstance(statement, ast.AnnAssign)
+    }
+    names = []
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Name)
+            and isinstance(node.ctx, ast.Store)
+            and id(node) not in fields
+        ):
+            names.append((node.lineno, node.id))
+        elif isinstance(node, ast.arg):
+            names.append((node.lineno, node.arg))
+    return [(line, name) for line, name in names if name in VAGUE]
+
+
+def test_variables_name_what_they_hold() -> None:
+    lines = [
+        f"{path.relative_to(PACKAGE)}:{line} {name}"
+        for path in files()
+        for line, name in vague_names(path.read_text(encoding="utf-8"))
+        if name != "x" or path.relative_to(PACKAGE).as_posix() not in OF_X
+    ]
+    assert not lines, "\n".join(lines)
+
+
+def test_a_vague_variable_is_seen_and_a_field_is_not() -> None:
+    code = "class A:\n    known: bool\n\ndef f(own):\n    return [x for x in own]\n"
+    assert vague_names(code) == [(4, "own"), (5, "x")]
+
+
 def test_unrelated_things_are_assigned_one_by_one() -> None:
     lines = [
         f"{path.relative_to(PACKAGE.parent)}:{node.lineno}"

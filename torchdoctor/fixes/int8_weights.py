@@ -45,8 +45,8 @@ def _linear_share(recording: Recording) -> float | None:
     trace = recording.trace
     if trace is None or not trace.step_s or not trace.operators:
         return None
-    own = [operator.self_s for operator in trace.operators if _LINEAR.search(operator.name)]
-    return min(sum(own) / trace.step_s, 1.0)
+    spent_s = [operator.self_s for operator in trace.operators if _LINEAR.search(operator.name)]
+    return min(sum(spent_s) / trace.step_s, 1.0)
 
 
 def refuses(recording: Recording) -> str | None:
