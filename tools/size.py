@@ -1,6 +1,6 @@
 """Print how large the product is, room by room, and fail where a part is too large to read.
 
-The bounds stand in `pyproject.toml`, under `[tool.torchdoctor.bounds]`. None is on the lines of a
+The bounds stand in `pyproject.toml`, under `[tool.size]`. None is on the lines of a
 room or of the product: such bounds made the code dense.
 """
 
@@ -31,7 +31,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def read_bounds(root: Path = ROOT) -> dict[str, Any]:
     """Return the bounds that `pyproject.toml` names."""
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    return dict(tomllib.loads(text)["tool"]["torchdoctor"]["bounds"])
+    return dict(tomllib.loads(text)["tool"]["size"])
 
 
 def rooms(root: Path) -> dict[str, tuple[int, int]]:
