@@ -8,7 +8,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from torchdoctor.edits.unused_results import FUNCTIONS, parsed_file
+from torchdoctor.edits.unused_results import FUNCTIONS, SCOPES, nodes_of_scope, parsed_file
 from torchdoctor.schema import Binding, FilledRows, FillingWay, Location
 
 _SIZED = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
@@ -47,7 +47,6 @@ _COLLATING = ("collate_fn", "data_collator")  # keywords
 _APPLYING = ("map", "with_transform", "set_transform")
 _SUMMED = ("append", "extend", "insert")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
-_SCOPES = (*FUNCTIONS, ast.Lambda, ast.ClassDef, ast.Module)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _DEEPEST = 8  # assignments and calls that are followed
 
@@ -101,14 +100,7 @@ class _Module:
 
     def scope(self, node: ast.AST) -> ast.AST:
         """Return the function, class or module that a node stands in."""
-        return next((a_s_t for a_s_t in self.up(node) if isinstance(a_s_t, _SCOPES)), self.tree)
-
-    def within(self, scope: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes of a scope, without those of scopes in it."""
-        for node in ast.iter_child_nodes(scope):
-            yield node
-            if not isinstance(node, _SCOPES):
-                yield from self.within(node)
+        return next((outer for outer in self.up(node) if isinstance(outer, SCOPES)), self.tree)
 
     def is_repeated(self, node: ast.AST, depth: int = 0) -> bool:
         """Return True for what may be computed for each batch: in a loop, or called from one.
@@ -255,7 +247,7 @@ class _Walk:
                 if isinstance(method, FUNCTIONS) and method.name in _SAMPLES
             ]
         for body in bodies:
-            for inner in home.within(body):
+            for inner in nodes_of_scope(body):
                 if isinstance(inner, (ast.Return, ast.Yield)) and inner.value is not None:
                     self.follow(home, inner.value)
         return True
@@ -283,7 +275,7 @@ def _values(module: _Module, node: ast.Name) -> Iterator[ast.expr]:
             if iterables and node not in iterables:
                 yield from iterables
                 return
-        if not isinstance(outer, _SCOPES) or isinstance(outer, ast.ClassDef):
+        if not isinstance(outer, SCOPES) or isinstance(outer, ast.ClassDef):
             continue
         values = list(_bound(module, outer, node.id))
         is_parameter = isinstance(outer, FUNCTIONS) and node.id in _parameters(outer)
@@ -298,7 +290,7 @@ def _assigned_to(module: _Module, node: ast.Attribute) -> list[ast.expr]:
     """Return what the class around `self.name` assigns to it."""
     if not isinstance(node.value, ast.Name) or node.value.id != "self":
         return []
-    cls = next((a_s_t for a_s_t in module.up(node) if isinstance(a_s_t, ast.ClassDef)), None)
+    cls = next((outer for outer in module.up(node) if isinstance(outer, ast.ClassDef)), None)
     assigns = (node for node in ast.walk(cls) if isinstance(node, ast.Assign)) if cls else ()
     wanted = ast.unparse(node)
     return [
@@ -426,7 +418,7 @@ def _binds(target: ast.expr, name: str) -> bool:
 
 def _bound(module: _Module, scope: ast.AST, name: str) -> Iterator[ast.expr]:
     """Yield the expressions that a scope binds to a name, or puts into what it names."""
-    for node in module.within(scope):
+    for node in nodes_of_scope(scope):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 yield from _bound_by(target, node.value, name)

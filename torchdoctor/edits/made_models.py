@@ -5,7 +5,7 @@ import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torchdoctor.edits.unused_results import FUNCTIONS
+from torchdoctor.edits.unused_results import FUNCTIONS, SCOPES, nodes_of_scope
 
 # What prepares a model and may as well be done once.
 _PREPARING = (
@@ -26,7 +26,6 @@ _PREPARING = (
 _CHANGING = ("load_state_dict", "train", "apply", "requires_grad_")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SUSPENDS = (ast.Await, ast.Yield, ast.YieldFrom)
-_OWN_SCOPE = (*FUNCTIONS, ast.Lambda, ast.ClassDef)
 _Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -61,14 +60,6 @@ def _scopes_around(tree: ast.Module, line: int) -> list[_Scope]:
     return [*sorted(around, key=lambda node: -node.lineno), tree]
 
 
-def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below one, without those of functions and classes within it."""
-    for child in ast.iter_child_nodes(node):
-        yield child
-        if not isinstance(child, _OWN_SCOPE):
-            yield from _own_nodes(child)
-
-
 def _blocks(node: ast.AST, in_loop: bool = False) -> Iterator[tuple[list[ast.stmt], bool]]:
     """Yield the blocks of one scope, and whether a loop of it is around each."""
     for field in ("body", "orelse", "finalbody", "handlers"):
@@ -78,7 +69,7 @@ def _blocks(node: ast.AST, in_loop: bool = False) -> Iterator[tuple[list[ast.stm
         if isinstance(block[0], ast.stmt):
             yield block, in_loop
         for child in block:
-            if not isinstance(child, _OWN_SCOPE):
+            if not isinstance(child, SCOPES):
                 yield from _blocks(child, in_loop or isinstance(child, _LOOPS))
 
 
@@ -199,7 +190,7 @@ class _Search:
     def _outside(self, statements: list[ast.stmt]) -> list[ast.AST]:
         """Return the smallest nodes of the scope beside these statements."""
         inside = {id(part) for node in statements for part in ast.walk(node)}
-        nodes = (own_node for own_node in _own_nodes(self._scope) if id(own_node) not in inside)
+        nodes = (node for node in nodes_of_scope(self._scope) if id(node) not in inside)
         return [node for node in nodes if isinstance(node, (ast.Name, ast.Attribute, ast.Call))]
 
     def _changes(self, node: ast.AST) -> bool:
@@ -237,16 +228,14 @@ class _Search:
         declared = (node for node in ast.walk(self._tree) if isinstance(node, ast.Global))
         if any(name in node.names for node in declared):
             return False
-        nodes = list(_own_nodes(self._tree))
+        nodes = list(nodes_of_scope(self._tree))
         stored = [
-            own_node
-            for own_node in nodes
-            if isinstance(own_node, ast.Name) and isinstance(own_node.ctx, ast.Store)
+            node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         ]
-        stores = [own_node for own_node in stored if own_node.id == name]
+        stores = [node for node in stored if node.id == name]
         if not stores:
             return name in _bound(self._tree) or hasattr(builtins, name)
-        loops = [own_node for own_node in nodes if isinstance(own_node, _LOOPS)]
+        loops = [node for node in nodes if isinstance(node, _LOOPS)]
         return len(stores) == 1 and not any(stores[0] in ast.walk(loop) for loop in loops)
 
     def _maker(self, statements: list[ast.stmt]) -> str | None:
@@ -270,7 +259,7 @@ def _bound(scope: _Scope) -> set[str]:
         given = scope.args
         every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
         bound |= {parameter.arg for parameter in every if parameter is not None}
-    for node in _own_nodes(scope):
+    for node in nodes_of_scope(scope):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound.add(node.id)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):

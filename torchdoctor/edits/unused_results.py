@@ -27,6 +27,7 @@ _COLLECTIVES = (  # of torch.distributed: each rank waits there for all others
     "sync_and_compute",
 )
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+SCOPES = (*FUNCTIONS, ast.Lambda, ast.ClassDef, ast.Module)
 
 
 def only_reported(files: list[str], function: str) -> bool:
@@ -127,6 +128,14 @@ def definitions(tree: ast.AST, function: str) -> Iterator[ast.AST]:
             yield node
 
 
+def nodes_of_scope(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a scope, without those of scopes in it."""
+    for node in ast.iter_child_nodes(scope):
+        yield node
+        if not isinstance(node, SCOPES):
+            yield from nodes_of_scope(node)
+
+
 @functools.lru_cache(maxsize=8)
 def _tree(source: str) -> ast.Module:
     """Return the syntax tree of a source, which is asked about for each of its functions."""
@@ -173,11 +182,7 @@ def _is_reported(scope: ast.AST, statement: ast.stmt, call: ast.Call) -> bool:
 
 
 def _reads(statement: ast.stmt, names: list[str]) -> bool:
-    heads = [
-        iter_child_node
-        for iter_child_node in ast.iter_child_nodes(statement)
-        if not isinstance(iter_child_node, ast.stmt)
-    ]
+    heads = [child for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)]
     return any(
         isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
         for head in heads

@@ -30,6 +30,7 @@ from typing import Any
 
 from torchdoctor.edits import Edit, KeptModelEdit
 from torchdoctor.edits.made_models import MadeModel, made_model
+from torchdoctor.fixes._parts import asked_once
 from torchdoctor.queries.hot_calls import sampled_calls
 from torchdoctor.queries.lookup import place, training_models
 from torchdoctor.queries.stacks import function_of, making_rows
@@ -67,6 +68,7 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
+@asked_once
 def _found(recording: Recording) -> tuple[Binding, MadeModel] | None:
     """Return the line that calls the model, and the statements that make it, where it is sure."""
     for call in _calls(recording):
@@ -282,7 +284,7 @@ def _code_with(code: Any, settings: Settings) -> Any:
         each = waiting.pop()
         if (each.co_name, each.co_firstlineno) == (code.co_name, code.co_firstlineno):
             return each if each.co_freevars == code.co_freevars else None
-        waiting += [co_const for co_const in each.co_consts if isinstance(co_const, type(code))]
+        waiting += [constant for constant in each.co_consts if isinstance(constant, type(code))]
     return None
 
 

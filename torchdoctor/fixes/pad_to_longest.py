@@ -77,7 +77,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         )
         if tokens is None:
             return None
-        used = (tokens != _padding_of(torch, module)).any(0).nonzero()
+        used = (tokens != program.padding_of(module)).any(0).nonzero()
         length = int(used[-1]) + 1 if len(used) else 1
         if length == tokens.shape[1]:
             return None
@@ -121,14 +121,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     program.set_reason("No batch of tokens ended with padding in all of its rows.")
     program.at("arguments", change)
-
-
-def _padding_of(torch: Any, module: Any) -> int:
-    """Return the token that a model's embedding takes for padding; 0 where it says none."""
-    for part in module.modules():
-        if isinstance(part, torch.nn.Embedding) and part.padding_idx is not None:
-            return int(part.padding_idx)
-    return 0
 
 
 def _not_comparable(module: Any) -> str | None:

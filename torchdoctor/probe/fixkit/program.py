@@ -16,7 +16,7 @@ from .. import dynamo_frames, places
 from ..accelerator import Accelerator
 from ..hooks import file_reads
 from ..hooks.compile_log import CompileLog
-from ..measure import nested
+from ..measure import inferred_inputs, nested
 from ..wrapping import around_steps, stand_in, temporary_count
 from . import answered_calls, held_functions, read_redirect, second_loader, training_state
 from .gradient_scaling import GradientScaling
@@ -333,6 +333,10 @@ class Program:
         """Return "s3", "https" of an fsspec file system; None for one whose files are local."""
         protocol = file_reads.protocol_of(filesystem)
         return None if protocol in file_reads.LOCAL_PROTOCOLS else protocol
+
+    def padding_of(self, model):
+        """Return the token that a model takes for padding."""
+        return inferred_inputs.padding_of(model, self.torch)
 
     def innermost(self, dataset):
         """Return the data set within torch's Subset and the like."""

@@ -65,9 +65,7 @@ class KeptGraphs:
         frames = list(places.users_frames(sys._getframe(1)))
         tensor_class = self._torch.Tensor
         tensors = [
-            get_object
-            for get_object in gc.get_objects()
-            if issubclass(type(get_object), tensor_class)
+            tracked for tracked in gc.get_objects() if issubclass(type(tracked), tensor_class)
         ]
         held = [tensor for tensor in tensors if _graph_of(tensor) is not None]
         holders = {}

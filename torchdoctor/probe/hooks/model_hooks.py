@@ -104,9 +104,7 @@ class Models:
         module_class = self._session.torch.nn.Module
         # Never isinstance(): it would wake up the lazy proxies of other libraries.
         modules = [
-            get_object
-            for get_object in gc.get_objects()
-            if _is_module(type(get_object), module_class)
+            tracked for tracked in gc.get_objects() if _is_module(type(tracked), module_class)
         ]
         children = set()
         for module in modules:
