@@ -139,12 +139,29 @@ def report(
 def _show_watched(run: Path, format: str, details: bool, open: bool) -> None:
     from torchdoctor.watch import end_report
 
+    _show(
+        format,
+        open,
+        page=run / "report.html",
+        rendered=lambda form: end_report.rendered(run, form),
+        on_screen=lambda: end_report.show(run, details),
+    )
+
+
+def _show(
+    format: str,
+    open: bool,
+    page: Path,
+    rendered: Callable[[str], str],
+    on_screen: Callable[[], None],
+) -> None:
+    """Open the page, show it on the screen, or print it in another form."""
     if open:
-        _open_page(run / "report.html", lambda: end_report.rendered(run, "html"))
+        _open_page(page, lambda: rendered("html"))
     elif format == "text":
-        end_report.show(run, details)
+        on_screen()
     else:
-        print_text(end_report.rendered(run, format))
+        print_text(rendered(format))
 
 
 def _show_report(
@@ -157,14 +174,13 @@ def _show_report(
     check_written({kind_of(format, "report"): output}, read=[path, folder / REPORT_NAME])
     read = read_report(path)
     with answer_to(output):
-        if open:
-            _open_page(
-                folder / "report.html", lambda: rendered(read, "html", folder=str(Path.cwd()))
-            )
-        elif format == "text":
-            show(read, details)
-        else:
-            print_text(rendered(read, format, folder=str(Path.cwd())))
+        _show(
+            format,
+            open,
+            page=folder / "report.html",
+            rendered=lambda form: rendered(read, form, folder=str(Path.cwd())),
+            on_screen=lambda: show(read, details),
+        )
     leave_with_code(read, exit_code)
 
 

@@ -97,7 +97,6 @@ def _answered(evidence: Evidence, words: Mapping[str, str]) -> str:
     template = ANSWERS.get(evidence.fact)
     if template is None:
         return clean(evidence.sentence)
-    template = template.replace("{kind}", str(evidence.values.get("kind")))
     return templates.filled(template, {**words, **evidence.values, **_words(evidence.values)}, {})
 
 
