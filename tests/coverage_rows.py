@@ -377,7 +377,7 @@ _ROWS_OF_FIXES = (
     Row(
         asked="calls of the program's own: the same again, built anew, only reporting, growing",
         fixes=(
-            *("keep-result", "keep-open", "every-tenth-call", "list-for-deque"),
+            *("keep-result", "keep-open", "every-tenth-call", "list-for-deque", "join-once"),
             *("keep-activations", "read-without-copy"),
         ),
         checks=("hot-call", "growing-step", "copied-objects", "inner-loop", "epoch-start"),

@@ -106,6 +106,18 @@ def test_a_time_over_a_second_is_said_in_seconds_in_a_doubt_too() -> None:
     assert "10.4 ms" in sentence and "1.35 s" in sentence
 
 
+@pytest.mark.parametrize(("later_s", "is_told"), [(0.004, False), (0.05, True)])
+def test_a_step_that_grows_is_no_change_of_the_load(later_s: float, is_told: bool) -> None:
+    """Fixes are compared at earlier, shorter steps: the machine was said to be another one."""
+    grows = {"slope_s": 1e-5, "first_s": 0.003, "last_s": 0.02, "phase": "other"}
+    launch = LaunchTiming(ended="measured", step_s=[later_s] * 4, samples=4.0, window_s=1.0)
+    trials = TrialResults(
+        trials=[], noise_floor=None, recommendation=Recommendation(), baselines=[launch]
+    )
+    told = remarks(recording({"steps": {"mean_s": 0.0104, "growth": grows}}), trials)
+    assert ("step-time-changed" in told) == is_told
+
+
 def test_a_loss_that_is_no_number_is_said() -> None:
     launch = LaunchTiming(ended="measured", losses=[2.3, None, 2.2, float("nan"), float("nan")])
     trials = TrialResults(

@@ -211,6 +211,17 @@ def test_what_stands_behind_the_models_call_works_on_the_step_that_was():
     assert with_inline_preparation(seen).shares.data_loader == pytest.approx(0.06)
 
 
+def test_what_a_program_that_infers_does_with_an_output_prepares_nothing():
+    """Its user was told to move into a DataLoader what works on the output."""
+    calls = {"boundary": {"kind": "forward", "learned_by": "forward"}}
+    joined = {"text": "kept = torch.cat([kept, out])", "phase": "other", "behind_forward": True}
+    made = {"text": "x = make(rows)", "phase": "other"}
+    seen = with_stacks({**joined, "count": 80}, {**made, "count": 20}, steps=calls)
+    known = with_inline_preparation(seen).shares
+    assert known.data_loader == pytest.approx(0.6 * 0.2)
+    assert share_showing(seen, "outside") == pytest.approx(0.8)
+
+
 def test_with_a_loader_only_the_time_after_a_fetch_counts():
     loader = {"boundary": {"kind": "loader"}}
     logging = with_stacks({"text": "save(x)"}, steps=loader)

@@ -211,5 +211,9 @@ class RingEdit(LineEdit, frozen=True, kw_only=True):
     """The deque that is read at `line` becomes a list, overwritten in a ring, of the same order."""
 
 
+class JoinedOnceEdit(LineEdit, frozen=True, kw_only=True):
+    """What the loop around `line` joins in each turn is collected, and joined behind it."""
+
+
 class BatchSamplerEdit(LineEdit, frozen=True, kw_only=True):
     """`DataLoader(table, batch_size=n)` at `line` takes whole batches of a TensorDataset."""

@@ -11,6 +11,7 @@ from torchdoctor.edits import (
     copies,
     decorators,
     inputs,
+    joining,
     kept_models,
     keywords,
     opening,
@@ -49,6 +50,7 @@ _BY_KIND: dict[type[edits.Edit], Callable[[Program, Any], Changes | None]] = {
     edits.OpenedOnceEdit: opening.opened_once,
     edits.RareCallEdit: rare_calls.called_rarely,
     edits.RingEdit: rings.with_ring,
+    edits.JoinedOnceEdit: joining.joined_once,
     edits.BatchSamplerEdit: batching.with_batch_sampler,
 }
 # What they do depends on what other edits do to an argument of the same call.

@@ -89,7 +89,11 @@ _MAKES_MODELS = re.compile(
     r"|safetensors|transformers/(modeling_utils|core_model_loading|initialization)\.py"
 )
 _SEVERAL = 1.5  # backwards a step: gradient accumulation, whose batches follow a backward
-_GAP_PHASES = {"loader": ("before_forward",), "backward": _BETWEEN}
+_GAP_PHASES = {
+    "loader": ("before_forward",),
+    "backward": _BETWEEN,
+    "forward": (*_BETWEEN, "other"),  # from one call of the model to the next
+}
 Role = Literal["prepares", "computes", "updates", "outside", "other"]
 PREPARING_LINE = {  # the sentence of `preparing_line`
     "preparing-line": "{samples:.0%} of it was in {function}, most often at {location:place}"
@@ -220,8 +224,7 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
     total = sum(row.count for row in recording.main.stacks if row.phase in _gap_phases(recording))
     if total == 0:  # it is surely preparation only where no loader feeds what a model's call ends
         surely = training_models(recording) and not training_loaders(recording)
-        share = gap * (1.0 - _making_part(recording))
-        return InlinePreparation(share=share, top=None) if surely and share > 0 else None
+        return InlinePreparation(share=gap, top=None) if surely else None
     preparing = rows_showing(recording, "prepares")
     lines = by_line(preparing)
     share = gap * sum(row.count for row in preparing) / total
@@ -230,18 +233,12 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
 
 def making_rows(recording: Recording) -> list[StackSample]:
     """Return the samples in what makes or loads a module, outside of all calls of models."""
-    return [row for row in _beside_calls(recording) if _MAKES_MODELS.search(row.leaf)]
+    return [row for row in recording.main.stacks if _makes_model(row)]
 
 
-def _beside_calls(recording: Recording) -> list[StackSample]:
-    return [row for row in recording.main.stacks if row.phase not in ("loader", *_COMPUTING)]
-
-
-def _making_part(recording: Recording) -> float:
-    """Return the part of the time between calls of models in which models are made."""
-    total = sum(row.count for row in _beside_calls(recording))
-    making = sum(row.count for row in making_rows(recording))
-    return making / total if recording.infers and total else 0.0
+def _makes_model(row: StackSample) -> bool:
+    beside_calls = row.phase not in ("loader", *_COMPUTING)
+    return beside_calls and _MAKES_MODELS.search(row.leaf) is not None
 
 
 def _gap_phases(recording: Recording) -> tuple[str, ...]:
@@ -283,8 +280,9 @@ def role(recording: Recording, row: StackSample) -> Role:
         return "computes"
     is_update = updates_by_hand(recording, row)
     # Where no loader tells, what stands behind the model's call works on the step that was.
-    past = past or (row.behind_forward and row.phase == "after_step")
-    gap = row.phase in _gap_phases(recording) and not past
+    past = past or (row.behind_forward and row.phase in _gap_phases(recording))
+    makes_model = recording.infers and _makes_model(row)
+    gap = row.phase in _gap_phases(recording) and not past and not makes_model
     if gap and not is_update and _prepares(row, recording.has_gpu):
         return "prepares"
     if not between and (row.phase != "other" or _LOSS.search(row.text)):

@@ -19,6 +19,7 @@ _LATER_SCANS = 16
 _VAIN_SCANS = 2
 _MOST_SHAPES = 8
 _MOST_EVAL_SIZES = 3
+_NOTED_CALLS = 32  # of a model that infers: those that warm it up may stand above the loop's own
 _TRACED = "_actual_script_module"  # torch.jit.trace gives a module around it, without `_modules`
 
 
@@ -268,6 +269,8 @@ class _Calls:
         if self._observing and root.inferred_bindings is None:
             root.inferred_bindings = ()
             root.inferred_bindings = places.names_of(module)
+        if self._observing and root.forwards <= _NOTED_CALLS:
+            self._note_line(places.users_frame(sys._getframe(1)))
         text = shapes([args, kwargs])
         if text not in root.inferred_shapes and len(root.inferred_shapes) < _MOST_SHAPES:
             root.inferred_shapes.append(text)
