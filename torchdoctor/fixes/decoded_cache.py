@@ -18,10 +18,17 @@ nothing: cache before it. Within the first epoch no gain shows: there the fix is
     def __getitem__(self, index):  # _make_sample is __getitem__ as it was
         samples, key = vars(self).setdefault("_samples", {}), int(index)
         if key not in samples:
-            made = self._make_sample(index)
-            made = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, made)
-            samples[key] = copy.deepcopy(made)
-        return copy.deepcopy(samples[key])  # import copy, torch
+            samples[key] = self._copy_of(self._make_sample(index))
+        return self._copy_of(samples[key])
+
+    def _copy_of(self, sample):  # import copy, torch
+        if isinstance(sample, torch.Tensor):
+            return sample.clone()
+        if type(sample) in (list, tuple):
+            return type(sample)(map(self._copy_of, sample))
+        if type(sample) is dict:
+            return {name: self._copy_of(value) for name, value in sample.items()}
+        return copy.deepcopy(sample)
     # Workers need persistent_workers=True, or begin each epoch with no samples.
 
 ## Sources
