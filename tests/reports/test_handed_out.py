@@ -141,6 +141,14 @@ def test_one_pair_is_never_faster_whatever_an_older_report_calls_it() -> None:
     assert most_promising([replace(trial, pairs=3)]) is None, "it is decided"
 
 
+def test_what_was_slower_so_far_promises_nothing() -> None:
+    """The screen named "most promising" what was 0.87x as fast in two pairs."""
+    slower = between(0.87, 0.55, 1.37)
+    trial = Trial(fixes=FixSet.of("x"), speedup=slower, verdict="unclear", pairs=2, expected=1.2)
+    assert most_promising([trial]) is None
+    assert most_promising([replace(trial, speedup=between(1.1, 0.7, 1.7))]) is not None
+
+
 def test_what_is_by_hand_is_never_to_be_applied() -> None:
     for report in (CASES["by hand"], CASES["by hand, rejected"]):
         assert titles(report)[0] == "RECOMMENDED, BY HAND"

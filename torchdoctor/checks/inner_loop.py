@@ -20,6 +20,7 @@ A loop over layers or blocks, whose operators are large. Single elements that ar
 one by one, each with its number of turns: index-loops.
 """
 
+from torchdoctor.queries.hot_calls import SampledCode
 from torchdoctor.queries.loops import inner_loops
 from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process, trace
 
@@ -27,7 +28,6 @@ _NAMED = 2
 
 
 def _examine(recording: Recording) -> Symptoms:
-    traced = recording.trace
     for loop in inner_loops(recording)[:_NAMED]:
         if loop.share < CHECK.threshold:
             continue
@@ -37,9 +37,16 @@ def _examine(recording: Recording) -> Symptoms:
             location=loop.location,
             function=loop.location.function,
             text=loop.text,
-            operators=traced.operator_calls_per_step if traced is not None else None,
+            operators=_operators(recording, loop),
         )
         yield Symptom(share=loop.share, evidence=evidence, location=loop.location)
+
+
+def _operators(recording: Recording, loop: SampledCode) -> float | None:
+    """Return the operators of a step; None: the loop is in the loader, whose are not counted."""
+    if recording.trace is None or "loader" in loop.phases:
+        return None
+    return recording.trace.operator_calls_per_step
 
 
 _ROW = {

@@ -55,16 +55,14 @@ def value_of(trial: Trial) -> float:
 
 def most_promising(trials: Sequence[Trial]) -> Trial | None:
     """Return the largest of the open trials that looked faster and do not change training."""
-    measured = [
-        trial for trial in trials if trial.speedup is not None and trial.numerics != "changed"
-    ]
     # Older reports call "faster" what too few pairs prove.
     unproven = ("unclear", "looks-faster", "faster")
-    undecided = [
-        trial
-        for trial in measured
-        if trial.verdict in unproven and not is_proven(trial.speedup, trial.pairs)
-    ]
+    undecided = []
+    for trial in trials:
+        looked_faster = trial.speedup is not None and trial.speedup.estimate > 1
+        is_open = trial.verdict in unproven and not is_proven(trial.speedup, trial.pairs)
+        if looked_faster and is_open and trial.numerics != "changed":
+            undecided.append(trial)
     best = max(undecided, key=value_of, default=None)
     return best if best is not None and value_of(best) > 1 + _A_LITTLE else None
 
