@@ -6,6 +6,7 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.checks.inner_loop import CHECK
+from torchdoctor.schema import process, trace
 
 ROW = {
     "location": {"file": "/w/train.py", "line": 12, "function": "one_hot"},
@@ -26,11 +27,7 @@ def test_operators_of_a_loop_in_the_loader_are_not_those_of_the_model(
     phase: str, operators: float | None
 ) -> None:
     """Of a loop of 1,024 turns it said "90 operators run in each step": those of the model."""
-    seen = recording(
-        {
-            "trace": {"operator_calls_per_step": 90.0, "python_s": 0.01, "steps": 5},
-            "processes": [{"pid": 1, "stacks": [{**ROW, "phase": phase}, LEARNING]}],
-        }
-    )
+    traced = trace(operator_calls_per_step=90.0)
+    seen = recording({**traced, **process(stacks=[{**ROW, "phase": phase}, LEARNING])})
     [symptom] = list(CHECK.examine(seen))
     assert symptom.evidence.values["operators"] == operators
