@@ -67,6 +67,23 @@ for _ in range(40): model[0](data)
 """,
         ("forward", 34),
     ),
+    "parts of a model that is never called as a whole": (
+        """
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.blocks = nn.Embedding(9, 4), nn.ModuleList([nn.Linear(4, 4)])
+        self.head = nn.Linear(4, 2)
+    def encode_words(self, ids):
+        x = self.words(ids)
+        for block in self.blocks: x = block(x)
+        return self.head(x)
+pair = Pair().eval()
+with torch.no_grad():
+    for _ in range(40): pair.encode_words(torch.ones(3, 2, dtype=torch.long))
+""",
+        ("forward", 35),
+    ),
     "a model made for each request": (
         """
 for _ in range(40):
@@ -108,8 +125,21 @@ def test_calls_of_models_are_the_steps_of_a_program_that_infers(name: str, tmp_p
     assert timing.ended == "measured" and len(timing.step_s) == 20
     assert len([x for x in timing.losses if x is not None]) >= 20  # figures of outputs
     # Outputs of one number decide nothing.
-    decides = ("an encoder and a head in turn", "a module called by its part")
+    decides = (
+        "an encoder and a head in turn",
+        "a module called by its part",
+        "parts of a model that is never called as a whole",
+    )
     assert bool(timing.decisions) == (name in decides)
+
+
+def test_all_parts_of_a_model_that_is_never_called_as_a_whole_compute(tmp_path: Path) -> None:
+    """Only the first part counted: the others were work "outside of computation"."""
+    loop = PROGRAMS["parts of a model that is never called as a whole"][0]
+    seen = recording_of(observe(recorder_of(SETUP + loop, tmp_path)))
+    called = {model.cls.rpartition(".")[2] for model in seen.main.models if model.forwards}
+    assert called == {"Embedding", "Linear"}
+    assert len([model for model in seen.main.models if model.forwards]) == 3
 
 
 def test_a_training_that_begins_with_an_evaluation_stays_a_training(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from torchdoctor.schema import (
     fact,
     process,
 )
+from torchdoctor.schema.figures import source_line
 
 _SHOWN = 60  # characters of a line
 
@@ -53,7 +54,7 @@ def _filled(model: ModelFacts) -> list[Evidence]:
     rows = model.filled
     if rows is None:
         return []
-    return [fact(rows.way, location=rows.location, text=rows.text[:_SHOWN].strip() or None)]
+    return [fact(rows.way, location=rows.location, text=source_line(rows.text, _SHOWN))]
 
 
 _STEPS = {"boundary": {"kind": "forward", "learned_by": "forward"}, "forward_s": 0.01}

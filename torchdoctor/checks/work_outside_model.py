@@ -25,6 +25,7 @@ from typing import Any
 from torchdoctor.queries.analysed import calls_of
 from torchdoctor.queries.stacks import Place, by_function, rows_showing, updates_by_hand
 from torchdoctor.schema import CheckSpec, Recording, StackSample, Symptom, Symptoms, fact, process
+from torchdoctor.schema.figures import source_line
 
 _NAMED = 3
 _SHOWN = 50  # characters of a line
@@ -71,7 +72,7 @@ def _named(ranked: list[Place]) -> list[dict[str, Any]]:
             "file": at.file,
             "line": at.line,
             "samples": function.count / total,
-            "text": function.top.text[:_SHOWN].strip() or None,
+            "text": source_line(function.top.text, _SHOWN),
         }
         for function in ranked[:_NAMED]
         for at in [function.top.location]

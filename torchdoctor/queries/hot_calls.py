@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torchdoctor.queries import touched
 from torchdoctor.queries.stacks import Place, by_function, by_line, function_of
 from torchdoctor.schema import Location, Recording, StackSample, Touches
+from torchdoctor.schema.figures import source_line
 
 LEAST_SHARE = 0.05  # of the step, from where on an experiment on a call may show something
 _FEWEST = 20  # samples, of fewer nothing is said
@@ -42,7 +43,7 @@ class SampledCode:
     @property
     def text(self) -> str | None:
         """The beginning of that line's source; None: it is not known."""
-        return self.rows[0].text[:_SHOWN].strip() or None
+        return source_line(self.rows[0].text, _SHOWN)
 
     @property
     def phases(self) -> set[str]:

@@ -196,6 +196,12 @@ def shorten_left(path: str, width: int | None) -> str:
     return f"...{tail}"
 
 
+def source_line(text: str, longest: int) -> str | None:
+    """Return a line of source, cut behind so many characters; None: there is none."""
+    line = text.strip()
+    return f"{line[: longest - 4].rstrip()} ..." if len(line) > longest else line or None
+
+
 def clean(text: str) -> str:
     """Return text of a program or a file as it may be shown: `visible`, its tabs expanded."""
     return text if text.isprintable() else visible(text.expandtabs(4))

@@ -73,9 +73,22 @@ class Models:
         self._scan()
 
     def take(self, module):
-        """Take a module that is called by itself for a root."""
+        """Take for roots a module that is called by itself, and all parts beside it.
+
+        They belong to a model that is never called as a whole, but by methods of its own.
+        """
+        add = self._session.guarded(self._add)
         with self._unwrapped():
-            self._session.guarded(self._add)(module)
+            for part in self._parts_beside(module):
+                add(part)
+
+    def _parts_beside(self, module):
+        for root in self.known:
+            whole = None if root.forwards else root.module()
+            beside = None if whole is None else _parts_with(whole, module)
+            if beside is not None:
+                return beside
+        return [module]
 
     def forward_begins(self):
         """Note a forward of a root module."""
@@ -236,6 +249,24 @@ class _Root:
             facts["mode_dependent"] = mode_dependent(module.modules(), torch)
         self.bindings = self.bindings or self.inferred_bindings
         return {**facts, **self.inputs.facts(), "forwards_with_grad": self.with_grad}
+
+
+def _parts_with(whole, module):
+    """Return the parts of a module, or of one of its parts, that `module` is one of, or None."""
+    parts = list(_parts(whole))
+    if any(part is module for part in parts):
+        return parts
+    deeper = (_parts_with(part, module) for part in parts)
+    return next((beside for beside in deeper if beside is not None), None)
+
+
+def _parts(whole):
+    """Yield the children of a module that can be called; a list of modules cannot."""
+    for child in whole.children():
+        if type(child).forward is sys.modules["torch"].nn.Module.forward:
+            yield from _parts(child)
+        else:
+            yield child
 
 
 def _entered(make_context, module):
