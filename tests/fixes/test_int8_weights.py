@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +191,25 @@ def test_a_program_that_stores_its_weights_is_refused(
     assert bool(int8_weights.refuses(recording(inferring(script)))) == refused
 
 
+def test_a_part_that_is_called_by_itself_beside_its_model_is_rounded_once() -> None:
+    """As in a model whose encoders are called one by one: both are models that are called."""
+    model = torch.nn.Sequential(net(), torch.nn.ReLU()).eval()
+    program = applied()
+    with torch.no_grad():
+        before = model(torch.ones(2, 32))
+        program.begin(model)
+        program.begin(model[0])
+        program.undo(model[0])
+        program.undo(model)
+        assert torch.equal(model(torch.ones(2, 32)), before)
+
+
+@pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao")
+def test_torchao_is_taken_where_torch_has_no_quantization(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8_weights, "_by_torch", lambda _: None)
+    test_the_model_is_what_it_was_when_it_is_taken_back()
+
+
 SEVERAL_MODELS = """
 torch.manual_seed(0)
 first = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU()).eval()
@@ -207,3 +228,31 @@ def test_models_that_are_called_in_turn_are_all_rounded(tmp_path: Path) -> None:
     assert ran.applied["int8-weights"]["state"] == "applied", ran.applied
     assert not ran.probe_errors
     assert "deprecated" not in ran.stderr
+
+
+PARTS = """
+torch.manual_seed(0)
+parts = [torch.nn.Linear(size, size + 1) for size in range(4, 16)]
+model = torch.nn.Sequential(*parts).eval()
+with torch.no_grad():
+    x = torch.rand(2, 4)
+    for part in parts:
+        x = part(x)
+    for _ in range(4):
+        model(torch.rand(2, 4))
+"""
+
+
+@pytest.mark.slow
+def test_a_trial_sees_the_calls_that_the_untouched_program_makes(tmp_path: Path) -> None:
+    """Copies of layers, left behind by rounding, were taken for models, and called made anew."""
+    boundary = {"kind": "step", "learned_by": "forward"}  # none comes: it runs to its end
+    called = []
+    for fixes in ({}, {"int8-weights": {}}):
+        folder = tmp_path / str(len(fixes))
+        ran = run_with(f"import torch\n{PARTS}", fixes, folder, boundary=boundary)
+        assert ran.returncode == 0, ran.stderr
+        facts = json.loads(next((folder / "channel").glob("process-*.json")).read_text())
+        called.append([(model["elements"], model["forwards"]) for model in facts["models"]])
+    assert len(called[0]) > 1
+    assert called[0] == called[1]

@@ -87,8 +87,8 @@ def _unfit(recording: Recording) -> str | None:
         return "No model with Linear layers, all in float32, is called."
     if any(model.compiled for model in models):
         return "The model is compiled already."
-    if any(model.forwards > model.eval_forwards for model in models):
-        return "The model is called in training mode, and quantizing it would change that."
+    if not all(model.eval_forwards for model in models):
+        return "A model is called in training mode alone, which quantizing it would change."
     if any(model.autocast_forwards for model in models):
         return "The model runs under autocast already."
     if stored := _stored(recording):
@@ -127,28 +127,42 @@ def touches(recording: Recording) -> Touches:
     return calls(recording, share * recording.steps.mean_s, "products of Linear layers")
 
 
-def _torch_quantizer(torch: Any) -> Callable[[Any], Any] | None:
-    """Return what makes a layer in 8 bits of one in float32; None: torch has it no more."""
+def _by_torch(torch: Any) -> Callable[[Any], Any] | None:
+    """Return what makes a layer's forward in 8 bits; None: torch has it no more.
+
+    It is what `quantize_dynamic` makes of a layer. No copies of layers are left behind, which would
+    be taken for models.
+    """
     try:
-        quantize_dynamic = torch.ao.quantization.quantize_dynamic
+        in_8_bits = torch.ao.nn.quantized.dynamic.Linear
+        scheme = torch.ao.quantization.default_dynamic_qconfig
     except (AttributeError, ImportError):
         return None
-    return lambda layer: quantize_dynamic(torch.nn.Sequential(layer), {torch.nn.Linear})[0]
+
+    def forward_of(layer: Any) -> Any:
+        layer.qconfig = scheme
+        try:
+            return in_8_bits.from_float(layer).forward
+        finally:
+            del layer.qconfig
+
+    return forward_of
 
 
-def _torchao_quantizer(torch: Any) -> Callable[[Any], Any] | None:
-    """Return the like of `_torch_quantizer` by torchao; None: it is not installed."""
+def _by_torchao(torch: Any) -> Callable[[Any], Any] | None:
+    """Return the like of `_by_torch`; None: torchao is not installed."""
     try:
         import torchao.quantization as torchao
     except ImportError:
         return None
 
-    def quantized(layer: Any) -> Any:
+    def forward_of(layer: Any) -> Any:
         parent = torch.nn.Sequential(copy.deepcopy(layer)).eval()
         torchao.quantize_(parent, torchao.Int8DynamicActivationInt8WeightConfig())
-        return parent[0]
+        weight, bias = parent[0].weight, layer.bias
+        return lambda value: torch.nn.functional.linear(value, weight, bias)
 
-    return quantized
+    return forward_of
 
 
 def _hindrance(torch: Any, module: Any, layers: list[Any]) -> str | None:
@@ -174,12 +188,13 @@ def _hindrance(torch: Any, module: Any, layers: list[Any]) -> str | None:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    changed: dict[int, list[Any]] = {}  # layers of a module whose forward computes in 8 bits
+    changed: dict[int, list[Any]] = {}  # by module: its layers that compute in 8 bits
+    in_8_bits: set[Any] = set()
 
-    def forward_of(layer: Any, quantized: Any) -> Any:
+    def guarded(layer: Any, compute: Any) -> Any:
         def forward(value: Any) -> Any:
             try:
-                return quantized.forward(value)
+                return compute(value)
             except RuntimeError as error:
                 program.guarded(program.refuse, f"A Linear layer cannot compute in 8 bits: {error}")
                 return type(layer).forward(layer, value)
@@ -187,30 +202,33 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         return forward
 
     def begin(module: Any) -> None:
-        # A layer that is the whole model has no parent in which it could be replaced for good.
+        # A layer that is the whole model has no parent in which it could be replaced for good; what
+        # is called by itself may be a part of a model that is called too.
         layers = [
             part
             for part in module.modules()
-            if type(part) is torch.nn.Linear and part is not module
+            if type(part) is torch.nn.Linear and part is not module and part not in in_8_bits
         ]
         if not layers:
             return
         if (reason := _hindrance(torch, module, layers)) is not None:
             program.refuse(reason)
-        quantize = _torch_quantizer(torch) or _torchao_quantizer(torch)
-        if quantize is None:
+        forward_of = _by_torch(torch) or _by_torchao(torch)
+        if forward_of is None:
             program.refuse("This torch has no quantize_dynamic, and torchao is not installed.")
         with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
             warnings.simplefilter("ignore")  # of what is deprecated
-            forwards = [forward_of(layer, quantize(layer)) for layer in layers]
+            forwards = [guarded(layer, forward_of(layer)) for layer in layers]
         for layer, forward in zip(layers, forwards, strict=True):
             layer.forward = forward
         changed[id(module)] = layers
+        in_8_bits.update(layers)
         program.applied(layers=len(layers))
 
     def undo(module: Any) -> None:
         for layer in changed.pop(id(module), ()):
             del layer.forward
+            in_8_bits.discard(layer)
 
     program.set_reason("No model with Linear layers was called.")
     program.on_model(begin, undo)
