@@ -260,6 +260,7 @@ FIX: FixSpec = FixSpec(
     keeps_results="lower precision",
     when="between steps",
     phases=("forward_s",),
+    includes=lambda _: ("bfloat16-weights",),  # 8 bits in place of 16: not both at once
     p_helps=0.5,
     touches=touches,
     refuses=refuses,
