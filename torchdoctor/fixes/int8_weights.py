@@ -20,7 +20,7 @@ get slower. torch calls its own quantization deprecated. Its successor torchao w
 64 rows and 0.72x for one, and turned a third as many decisions.
 
 ## Make it permanent
-    torch.ao.quantization.quantize_dynamic(model.eval(), {torch.nn.Linear}, inplace=True)
+    torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, inplace=True)
 
     # with torchao:
     import torchao.quantization
@@ -59,9 +59,7 @@ from torchdoctor.schema import (
 
 _LINEAR = re.compile(r"^aten::(?:addmm|mm|linear)$|_linear")
 _LEAST = 0.2  # of the step
-_QUANTIZE = (
-    "torch.ao.quantization.quantize_dynamic({model}.eval(), {{torch.nn.Linear}}, inplace=True)"
-)
+_QUANTIZE = "torch.ao.quantization.quantize_dynamic({model}, {{torch.nn.Linear}}, inplace=True)"
 _STORES = re.compile(r"\bstate_dict\(|\bsave_pretrained\(|\btorch\.save\(\s*model\b")
 
 
