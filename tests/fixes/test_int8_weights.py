@@ -13,6 +13,7 @@ import torch
 from partial_recordings import recording
 from probed_examples import run_with
 
+from torchdoctor.edits.source import edited
 from torchdoctor.fixes import int8_weights
 from torchdoctor.schema import process
 
@@ -208,6 +209,44 @@ def test_a_part_that_is_called_by_itself_beside_its_model_is_rounded_once() -> N
 def test_torchao_is_taken_where_torch_has_no_quantization(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(int8_weights, "_by_torch", lambda _: None)
     test_the_model_is_what_it_was_when_it_is_taken_back()
+
+
+HELD = """
+import torch
+
+
+class Scorer:
+    def __init__(self, model):
+        self.model = model
+
+    def score(self, batches):
+        outputs = []
+        for batch in batches:
+            outputs.append(self.model(batch))
+        return outputs
+"""
+
+
+def test_a_model_that_an_attribute_holds_is_rounded_in_place_before_its_loop(
+    tmp_path: Path,
+) -> None:
+    """Whoever else holds the model has it in 8 bits too: no name is bound anew."""
+    script = tmp_path / "infer.py"
+    script.write_text(HELD)
+    line = HELD[: HELD.index("self.model(batch)")].count("\n") + 1
+    held = {
+        "name": "self.model",
+        "location": {"file": str(script), "line": line, "function": "Scorer.score"},
+    }
+    seen = inferring(script)
+    seen["processes"][0]["models"][0] |= {"call": held, "holder": held, "holder_depth": 0}
+    [edit] = int8_weights.edits({}, recording(seen))
+    patched = edited(HELD, edit)
+    assert patched is not None
+    before, inserted, _ = patched.partition(
+        "torch.ao.quantization.quantize_dynamic(self.model, {torch.nn.Linear}, inplace=True)\n"
+    )
+    assert inserted and before.endswith("outputs = []\n        ")
 
 
 SEVERAL_MODELS = """
