@@ -295,3 +295,11 @@ def test_a_trial_sees_the_calls_that_the_untouched_program_makes(tmp_path: Path)
         called.append([(model["elements"], model["forwards"]) for model in facts["models"]])
     assert len(called[0]) > 1
     assert called[0] == called[1]
+
+
+@pytest.mark.parametrize(("more", "refused"), [({}, False), ({"conv2d": 3}, True)])
+def test_a_model_of_linear_layers_alone_needs_no_trace(more: dict[str, Any], refused: bool) -> None:
+    """On a busy machine no time is left for the profiler, and it was refused."""
+    seen = inferring(Path("gone.py")) | {"trace": None}
+    seen["processes"][0]["models"][0] |= more
+    assert bool(int8_weights.refuses(recording(seen))) == refused
