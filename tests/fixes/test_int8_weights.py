@@ -303,3 +303,12 @@ def test_a_model_of_linear_layers_alone_needs_no_trace(more: dict[str, Any], ref
     seen = inferring(Path("gone.py")) | {"trace": None}
     seen["processes"][0]["models"][0] |= more
     assert bool(int8_weights.refuses(recording(seen))) == refused
+
+
+def test_what_it_may_gain_counts_the_biases_that_products_copy() -> None:
+    """A measured gain was doubted, for it exceeded what the products alone explain."""
+    seen = inferring(Path("gone.py"))
+    seen["steps"] |= {"mean_s": 0.01}
+    seen["trace"]["operators"] += [{"name": "aten::copy_", "calls_per_step": 8, "self_s": 0.001}]
+    [touched] = int8_weights.touches(recording(seen)) or []
+    assert touched.seconds == pytest.approx(0.009)

@@ -58,17 +58,18 @@ from torchdoctor.schema import (
 )
 
 _LINEAR = re.compile(r"^aten::(?:addmm|mm|linear)$|_linear")
+_WITH_BIASES = re.compile(rf"{_LINEAR.pattern}|^aten::copy_$")  # addmm copies them first
 _LEAST = 0.2  # of the step
 _QUANTIZE = "torch.ao.quantization.quantize_dynamic({model}, {{torch.nn.Linear}}, inplace=True)"
 _STORES = re.compile(r"\bstate_dict\(|\bsave_pretrained\(|\btorch\.save\(\s*model\b")
 
 
-def _linear_share(recording: Recording) -> float | None:
-    """Return the share of the step in products that Linear layers make; None: not measured."""
+def _share(recording: Recording, names: re.Pattern[str]) -> float | None:
+    """Return the share of the step in operators of these names; None: it was not measured."""
     trace = recording.trace
     if trace is None or not trace.step_s or not trace.operators:
         return None
-    spent_s = [operator.self_s for operator in trace.operators if _LINEAR.search(operator.name)]
+    spent_s = [operator.self_s for operator in trace.operators if names.search(operator.name)]
     return min(sum(spent_s) / trace.step_s, 1.0)
 
 
@@ -98,7 +99,7 @@ def _unfit(recording: Recording) -> str | None:
 
 def _unworthy(recording: Recording) -> str | None:
     """Return why it would gain nothing that counts; None: it may."""
-    share = _linear_share(recording)
+    share = _share(recording, _LINEAR)
     if share is None:
         # Without its trace, a model of Linear layers alone is taken to spend its time in them.
         if any(model.conv2d or model.recurrent for model in training_models(recording)):
@@ -124,10 +125,11 @@ def _stored(recording: Recording) -> str | None:
 
 
 def touches(recording: Recording) -> Touches:
-    share = _linear_share(recording)
+    share = _share(recording, _WITH_BIASES)
     if share is None or recording.steps is None:
         return None
-    return calls(recording, share * recording.steps.mean_s, "products of Linear layers")
+    label = "products of Linear layers, and copies"
+    return calls(recording, share * recording.steps.mean_s, label)
 
 
 def _by_torch(torch: Any) -> Callable[[Any], Any] | None:
