@@ -38,3 +38,25 @@ def test_batches_of_one_become_one_batch() -> None:
     rows = [x[0] for x in inputs]
     stacked = eval(advised("batch-of-one", "torch.stack"), {"torch": torch, "inputs": rows})
     torch.testing.assert_close(model(stacked), outputs)
+
+
+def test_results_of_sorted_texts_come_back_in_their_own_order() -> None:
+    tokenized = [[3, 1, 2], [5], [1, 1, 1, 1, 7], [2, 2]] * 20  # more than one batch
+    lengths: list[int] = []  # of batches
+
+    def collate(texts: list[list[int]]) -> torch.Tensor:
+        rows = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], True)
+        lengths.append(rows.shape[1])
+        return rows
+
+    known: dict[str, Any] = {
+        "DataLoader": torch.utils.data.DataLoader,
+        "dataset": tokenized,
+        "tokenized": tokenized,
+        "collate": collate,
+        "model": lambda rows: rows.sum(1).tolist(),
+    }
+    exec(catalogue.fixes()["sorted-batches"].permanent_form, known)
+    assert known["results"] == [sum(text) for text in tokenized]
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[-1]

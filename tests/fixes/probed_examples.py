@@ -33,10 +33,12 @@ def run_with(
     seed: int | None = None,
     variables: dict[str, str] | None = None,
     arguments: Sequence[str] = (),
+    boundary: dict[str, Any] | None = None,
 ) -> Ran:
     """Run `program`, given as text, in a process of its own; fixes: id -> settings.
 
     `variables` of the environment are the user's; what a fix makes of them comes on top.
+    `boundary`: what an observed launch has learned of the program's steps.
     """
     channel = folder / "channel"
     channel.mkdir(parents=True)
@@ -46,7 +48,7 @@ def run_with(
     plan = {
         "channel": str(channel),
         "purpose": "observe",
-        "boundary": None,
+        "boundary": boundary,
         "after": "continue",
         "seed": seed,
         "fixes": [{"id": i, "file": files[i], "settings": s} for i, s in fixes.items()],

@@ -82,6 +82,19 @@ def test_the_first_screen_says_it_and_no_firm_nothing_to_gain(form: str) -> None
     assert "0.1 of 2" not in quiet
 
 
+@pytest.mark.parametrize(("high", "firm"), [(3.31, False), (1.01, True)])
+def test_what_gains_by_changing_results_is_not_nothing(high: float, firm: bool) -> None:
+    """Beside weights in 8 bits, undecided up to 3.31x, stood a firm "Nothing to gain"."""
+    report = samples.nothing_found()
+    speedup = samples.between(min(1.64, high), 0.81, high)
+    changed = Trial(
+        fixes=FixSet.of("int8-weights"), speedup=speedup, numerics="changed", verdict="unclear"
+    )
+    shown = rendered(replace(report, trials=[*report.trials, changed]), "terminal", full=False)
+    assert ("Nothing to gain" in shown) == firm
+    assert ("without changing training" in shown) != firm
+
+
 def test_a_report_without_it_can_be_read() -> None:
     report = replace(samples.nothing_found(), other_load=BUSY)
     data = json.loads(encode(report))

@@ -10,13 +10,23 @@ the model computes the padding of all short ones.
 
 ## Risks
 Results come in another order until they are put back, so none may be written before. In a training
-batches of one length change what is learned: sort within shuffled chunks there.
+batches of one length change what is learned: sort within shuffled chunks there. On one busy core
+2,000 texts of 6 to 120 tokens, of which 67 % were padding, took a third of the time (five passes:
+2.7x to 5.8x), and all decisions stayed the same.
+
+No run tries it. Sorted, the first batches hold the shortest texts and the last ones the longest, so
+no block of steps stands for the rest: only whole passes over the data compare, and a trial has
+none. Which result is whose, the program keeps in lists of its own: outputs of a trial, compared in
+the order in which they come, would be those of other texts. And most of these loops slice a list,
+where nothing of torch lies between the texts and the model that could put another batch there.
 
 ## Make it permanent
-    order = sorted(range(len(texts)), key=lambda i: len(tokenized[i]))
-    results = [None] * len(texts)
-    loader = DataLoader(order, batch_size=32, collate_fn=lambda chosen: (chosen, batch_of(chosen)))
-    for chosen, batch in loader:
+    # dataset, collate: those of the program; tokenized: the tokens of each sample
+    order = sorted(range(len(dataset)), key=lambda i: len(tokenized[i]))
+    batches = [order[first : first + 32] for first in range(0, len(order), 32)]
+    results = [None] * len(order)
+    loader = DataLoader(dataset, batch_sampler=batches, collate_fn=collate)
+    for chosen, batch in zip(batches, loader):
         for i, output in zip(chosen, model(batch)):
             results[i] = output
 
@@ -47,13 +57,13 @@ FIX: FixSpec = FixSpec(
     name="batches of like length",
     treats=("padded-tokens",),
     keeps_results="within rounding",
-    untried="whether results may come in another order, only the program knows.",
+    untried="only whole passes over the data compare it, and whose a result is, the program knows.",
     no_bound="How long the rows of later batches are was not recorded.",
     refuses=refuses,
     suits=lambda trace: False,
     instruction=lambda settings, recording: FIX.permanent_form,
     offers=[
-        ({"steps": _STEPS, **process(models=[{**_MODEL, "padding_share": 0.4}])}, "sorted("),
+        ({"steps": _STEPS, **process(models=[{**_MODEL, "padding_share": 0.4}])}, "batch_sampler="),
     ],
     refusals=[
         ({}, "trains"),

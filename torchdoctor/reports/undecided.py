@@ -95,22 +95,26 @@ def _nothing_to_gain(report: Report) -> list[Block]:
     """Return the most that a fix tried may gain, and what the step consists of."""
     bounds = []
     says_all = True
+    but = ""
     for trial in report.trials:
-        if not trial.speedup or trial.numerics == "changed":
+        if not trial.speedup:
             continue
-        if says_something(trial.speedup):
+        if trial.numerics == "changed":
+            if trial.speedup.high > 1.0 + _LITTLE / 100:
+                but = f" without changing {compared(report)}"
+        elif says_something(trial.speedup):
             bounds.append(max(trial.upper_bound or 1.0, trial.speedup.high))
         else:
             says_all = False
     most = max([_LITTLE, *(math.ceil(100 * (bound - 1.0)) for bound in bounds)])
     is_certain = says_all and most <= _SMALL
-    title = "Nothing to gain." if is_certain else "No gain was found."
+    title = "Nothing to gain." if is_certain and not but else "No gain was found."
     if not says_all:
         figure = "So few pairs of launches say nothing of some fixes."
     elif most > _SMALL:
         figure = f"So few pairs of launches still leave {ratio(1 + most / 100)}x possible."
     else:
-        figure = f"No fix tried gains {most} % or more{_largest_part(report)}."
+        figure = f"No fix tried gains {most} % or more{but}{_largest_part(report)}."
     if by_hand(report):
         title = "No fix that was tried helps."
     return [KeyFigures(title, figure), *([] if is_certain else more_time(report))]
