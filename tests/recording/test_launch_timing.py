@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from event_sequences import Script
 
-from torchdoctor.bench.launch_timing import launch_timing
+from torchdoctor.bench.launch_timing import launch_timing, read_launch
+from torchdoctor.launch.launch import LaunchResult
+from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.probe import step_log
 from torchdoctor.schema import Boundary
 
@@ -70,6 +72,17 @@ def test_gpu_memory_where_there_is_a_gpu(tmp_path):
     leave(tmp_path, 5, timed(), peak_memory_bytes=1000, peak_gpu_memory_bytes=77)
     timing = launch_timing(tmp_path, LOADER)
     assert (timing.peak_memory_bytes, timing.gpu_memory) == (77, True)
+
+
+@pytest.mark.parametrize(("sampled", "told"), [(None, 1000), (600, 1000), (1400, 1400)])
+def test_memory_that_no_sample_saw_counts(tmp_path, sampled, told):
+    """Data made in an instant was sampled in one launch only: a fix was said to save its size."""
+    leave(tmp_path, 5, timed(), peak_memory_bytes=1000)
+    result = LaunchResult(
+        ended="stopped", exit_code=None, wall_s=1.0, channel=tmp_path, output_tail=""
+    )
+    spec = LaunchSpec(name="baseline", boundary=LOADER)
+    assert read_launch(result, spec, sampled).peak_memory_bytes == told
 
 
 def test_a_program_that_ended_within_its_window(tmp_path):

@@ -21,7 +21,10 @@ Rows = NDArray[np.int64]
 def read_launch(
     result: LaunchResult, spec: LaunchSpec, peak_memory_bytes: int | None = None
 ) -> LaunchTiming:
-    """Return what a launch of `spec`, whose boundary is known, measured, and how it ended."""
+    """Return what a launch of `spec`, whose boundary is known, measured, and how it ended.
+
+    `peak_memory_bytes`: of all its processes, as sampled.
+    """
     assert spec.boundary is not None
     turns = spec.plan.get("turns")
     warmup_steps = (turns or spec.plan).get("warmup_steps", 0)
@@ -30,7 +33,9 @@ def read_launch(
     if turns and timing.blocks and went_well:
         timing = replace(timing, ended="measured")  # no mark ends its last block
     timing = replace(timing, stopped=turns is not None and result.ended == "stopped")
-    return with_ending(timing, result, peak_memory_bytes)
+    # What is set up between two samples is in the kernel's record of the process alone.
+    peaks = [peak for peak in (peak_memory_bytes, timing.peak_memory_bytes) if peak is not None]
+    return with_ending(timing, result, max(peaks, default=None))
 
 
 def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> LaunchTiming:
