@@ -12,7 +12,7 @@ from torchdoctor.queries.hardware import load_of, much_load
 from torchdoctor.queries.loading import untold_wait
 from torchdoctor.queries.lookup import data_wait_share, long_steps_share
 from torchdoctor.queries.slow_reads import cold_mounts
-from torchdoctor.schema import OtherLoad, RecommendedFix, Recording, Remark
+from torchdoctor.schema import OtherLoad, RecommendedFix, Recording, Remark, as_remark, each_once
 from torchdoctor.schema.specs import FixSpec
 from torchdoctor.trials.outcome import TrialResults
 
@@ -55,9 +55,9 @@ def fix_notes(
     ]
 
 
-def quoted(sentence: str, severity: str = "detail") -> Remark:
+def quoted(sentence: str) -> Remark:
     """Return a remark whose sentence is that of a fix, of a check or of the program."""
-    return Remark(severity=severity, fact="said", sentence=sentence)
+    return Remark(severity="detail", fact="said", sentence=sentence)
 
 
 def _detail(ident: str, **values: object) -> Remark:
@@ -71,7 +71,7 @@ def beware(ident: str, **values: object) -> Remark:
 
 def _on_recording(recording: Recording) -> Iterator[Remark]:
     """Yield the run's doubts, each once, and what the probe itself could not do."""
-    yield from map(quoted, dict.fromkeys(recording.doubts))
+    yield from map(as_remark, each_once(recording.doubts))
     errors = [error for process in recording.processes for error in process.probe_errors]
     if errors:
         yield _detail("probe-failed", failures=len(errors), first=errors[0])

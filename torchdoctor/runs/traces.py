@@ -38,6 +38,7 @@ from torchdoctor.schema import (
     TraceStatistics,
     Workload,
     WorkloadRecord,
+    as_remark,
 )
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.evidence import fact
@@ -260,13 +261,9 @@ def _worth(
 
 def _left_out(reasons: Mapping[str, Evidence]) -> list[Remark]:
     """Return why files were left out, and which: all but the copies that we made."""
-    remarks = [_detail(reason) for reason in reasons.values()]
+    remarks = [as_remark(reason) for reason in reasons.values()]
     files = [Path(path).name for path, reason in reasons.items() if reason.fact != "file-annotated"]
     return [*remarks, beware("files-left-out", files=files)] if files else remarks
-
-
-def _detail(doubt: Evidence, of: str = "") -> Remark:
-    return Remark(severity="detail", fact=doubt.fact, values=doubt.values, of=of)
 
 
 def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[Remark]:
@@ -297,13 +294,13 @@ def _remarks(
         for trace_doubt in trace_doubts(chosen.statistics)
         if trace_doubt.fact not in _PARTIAL
     ]
-    remarks = [*_too_little(ranks, chosen), *map(_detail, doubts)]
+    remarks = [*_too_little(ranks, chosen), *map(as_remark, doubts)]
     if len(ranks) > 1:
-        remarks += map(_detail, _whose(ranks, chosen, aligned))
+        remarks += map(as_remark, _whose(ranks, chosen, aligned))
     for rank in ranks:
         if rank is not chosen:
             name = Path(rank.statistics.path).name
-            remarks += [_detail(doubt, of=name) for doubt in trace_doubts(rank.statistics)]
+            remarks += [as_remark(doubt, of=name) for doubt in trace_doubts(rank.statistics)]
     return remarks
 
 
