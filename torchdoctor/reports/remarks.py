@@ -112,6 +112,19 @@ RANKS = {  # of several traces
     "collectives that all ranks ran alike. Waits for other ranks cannot be separated from the "
     "exchange itself, and whether the traces are of one run is not known.",
 }
+_CHANGES = "The dataset changes itself where it prepares a sample ({changes:each change|; }): "
+FIXES = {  # of fixes, and of what a check could not tell
+    "change": "{file:path}:{line}, {name}",
+    "dataset-changed-in-workers": f"{_CHANGES}each worker would change a copy of its own, and the "
+    "main process would not see it.",
+    "dataset-changed-in-kept-workers": f"{_CHANGES}persistent workers would keep copies of their "
+    "own, each changed for itself.",
+    "dataset-unchanged-by-cache": f"{_CHANGES}a sample from a cache would not do it.",
+    "fetch-beside-load": "The fetch got only {got:.0%} of {could:counted CPU} while other programs "
+    "kept {load:.1f} of {cpus:g} busy: whether it computes or waits cannot be told now.",
+    "fix-not-worded": "The {part} of the fix {fix} could not be written for this program "
+    "({error}). `torchdoctor explain {fix}` shows its general form.",
+}
 RUNS = {  # of a run's story
     "run-interrupted": "The run was interrupted: the report holds what was measured.",
     "recording-unwritten": "{reason}",
@@ -238,7 +251,7 @@ VERSIONS = {  # of two versions that a gate compares
     "median {unit} alone: what the long ones take is not in the comparison.",
 }
 NO_GPU_EVENTS = frozenset({"no-gpu-events", "no-gpu-events-in-part"})
-SENTENCES = {**REMARKS, **TRACES, **RANKS, **RUNS, **LAUNCHES, **NODES, **VERSIONS}
+SENTENCES = {**REMARKS, **TRACES, **RANKS, **FIXES, **RUNS, **LAUNCHES, **NODES, **VERSIONS}
 
 
 def filled(remark: Remark, template: str, words: Mapping[str, str], cwd: str = "") -> Remark:

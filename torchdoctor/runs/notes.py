@@ -44,20 +44,10 @@ def fix_notes(
 ) -> list[Remark]:
     """Return what may go wrong with fixes that were tried or are shown as code, each note once."""
     doubts = [fixes[ident].doubt(recording) for ident in idents if ident in fixes]
-    known_fixes = [fix for fix in shown if fix.fix in fixes]
-    failures = [
-        failure
-        for f in known_fixes
-        for failure in wording(fixes[f.fix], f.settings, recording).failures
-    ]
-    return [
-        quoted(sentence) for sentence in dict.fromkeys([*doubts, *failures]) if sentence is not None
-    ]
-
-
-def quoted(sentence: str) -> Remark:
-    """Return a remark whose sentence is that of a fix, of a check or of the program."""
-    return Remark(severity="detail", fact="said", sentence=sentence)
+    for offered in shown:
+        if offered.fix in fixes:
+            doubts += wording(fixes[offered.fix], offered.settings, recording).failures
+    return list(map(as_remark, each_once(doubt for doubt in doubts if doubt is not None)))
 
 
 def _detail(ident: str, **values: object) -> Remark:
@@ -95,7 +85,7 @@ def _on_steps(recording: Recording) -> Iterator[Remark]:
         yield beware("costly-observing", cost_us=cost_us)
     unknown = untold_wait(recording)
     if unknown and (data_wait_share(recording) or 0.0) >= _WAITED_FOR:
-        yield quoted(unknown)
+        yield as_remark(unknown)
 
 
 def _on_load(recording: Recording, is_told: bool) -> Iterator[Remark]:

@@ -241,9 +241,9 @@ class _Checkup(RunResults):
         machine = self.recording.environment
         world = self.recording.main.world_size or 1
         if world > observation.steps.trainers:
-            told = observation.steps.trainers
+            trainers = observation.steps.trainers
             self.doubts.append(
-                fact("processes-unseen", processes=world, told=told, folder=str(self.folder))
+                fact("processes-unseen", processes=world, told=trainers, folder=str(self.folder))
             )
         if machine.built_for and not machine.gpus:
             self.doubts.append(fact("gpu-not-seen", built_for=machine.built_for))

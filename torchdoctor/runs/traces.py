@@ -18,7 +18,7 @@ from torchdoctor.queries.scaling import scaling
 from torchdoctor.reports.remarks import FILES
 from torchdoctor.reports.verdict import trace_doubts, with_sentences
 from torchdoctor.runs.efficiency import of_trace
-from torchdoctor.runs.notes import beware, quoted
+from torchdoctor.runs.notes import beware
 from torchdoctor.runs.trace_verdict import diagnosed
 from torchdoctor.runs.windows import mostly_start_up
 from torchdoctor.schema import (
@@ -94,6 +94,7 @@ def trace_checkup(
     diagnosis = diagnosed(recording, trace)
     step_time = _step_time(trace)
     offered, unworded = _offered(diagnosis, recording, trace)
+    remarks = [*_left_out(left_out), *_remarks(ranks, chosen, aligned)]
     report = Report(
         kind="inference" if trace.trains is False else "training",
         torchdoctor_version=__version__,
@@ -109,7 +110,7 @@ def trace_checkup(
         trace=trace,
         ranks=recording.ranks,
         scaling=scaling(recording),
-        remarks=[*_left_out(left_out), *_remarks(ranks, chosen, aligned), *map(quoted, unworded)],
+        remarks=[*remarks, *map(as_remark, unworded)],
         reproduce=[shlex.join(command)],
     )
     return _finished(report, chosen, annotated)
@@ -190,8 +191,8 @@ def _rank_times(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> l
 
 def _offered(
     diagnosis: Diagnosis, recording: Recording, trace: TraceStatistics
-) -> tuple[list[RecommendedFix], list[str]]:
-    """Return fixes for the findings, by what they could save, and doubts on their words."""
+) -> tuple[list[RecommendedFix], list[Evidence]]:
+    """Return fixes for the findings, by what they could save, and which could not be worded."""
     checks = catalogue.checks()
     treated: dict[str, dict[str | None, float]] = {}  # fix -> branch -> shares of its findings
     for finding in diagnosis.findings:
@@ -201,7 +202,7 @@ def _offered(
             shares = treated.setdefault(ident, {})
             shares[branch] = shares.get(branch, 0.0) + (finding.share_of_step or _UNKNOWN_SHARE)
     offered: list[RecommendedFix] = []
-    doubts: list[str] = []
+    doubts: list[Evidence] = []
     touched = {ident: catalogue.fixes()[ident].touches(recording) for ident in treated}
     bounds = {ident: bound_of(touched[ident], trace) for ident in treated}
     worth = {

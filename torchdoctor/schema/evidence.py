@@ -23,7 +23,7 @@ class Remark:
     """What weakens a report."""
 
     severity: Annotated[str, "detail", "beware"]  #: beware: it may change a decision.
-    fact: str  #: Which remark it is; "said": a sentence of a fix, of a check or of the program.
+    fact: str  #: Which remark it is; "said": a sentence of an earlier version.
     values: dict[str, Any] = field(default_factory=dict)  #: Figures and names that it states.
     of: str = ""  #: The trace or the version that it is of, by its name; empty: the report's own.
     sentence: str = ""  #: The same in words, for readers.
