@@ -36,7 +36,7 @@ from torchdoctor.schema.watched import Alert, ExplainedFact, Period, WatchSummar
 PACKAGE = Path(__file__).parent.parent.parent / "torchdoctor"
 TABLES = {
     "watch": (watched_facts.SENTENCES, watched_facts.CAUSES, remarks.RUNS),
-    "compare": (compared_facts.ANSWERS, compared_facts.REMARKS),
+    "compare": (compared_facts.ANSWERS, compared_facts.REMARKS, compared_facts.BASES),
     "gate": (gate_facts.ANSWERS, remarks.SENTENCES),
 }
 # Rooms that make doubts.
