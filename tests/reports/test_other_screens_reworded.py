@@ -32,6 +32,7 @@ from torchdoctor.schema import (
 )
 from torchdoctor.schema.gate import GateMetric, GateReport
 from torchdoctor.schema.watched import Alert, ExplainedFact, Period, WatchSummary
+from torchdoctor.steps import evidence
 
 PACKAGE = Path(__file__).parent.parent.parent / "torchdoctor"
 TABLES = {
@@ -63,6 +64,7 @@ def watched_run(cause: ExplainedFact | None, ending: list[Evidence]) -> str:
         folder="/w",
         status="ended",
         ending=ending,
+        step=[fact("step-optimizer", name="AdamW"), fact("no-gradient")],
         command=["python", "train.py"],
         training_s=100.0,
         phases_s=phases,
@@ -181,6 +183,10 @@ def test_each_fact_has_a_template(room: str) -> None:
     known = set().union(*TABLES[room])
     made = set(made_facts(room))
     assert made and made <= known, made - known
+
+
+def test_each_kind_of_step_has_a_template() -> None:
+    assert {f"step-{kind}" for kind in evidence.KINDS} <= set(watched_facts.STEPS)
 
 
 @pytest.mark.parametrize("room", WEAKENS)
