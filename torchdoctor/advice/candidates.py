@@ -306,7 +306,9 @@ def _named_for(case: _Case, tier: _Tier, share: float | None) -> str:
     """Return why a fix is named (`Candidate.named`): measured, a setting, a cost, or nothing."""
     if _is_cure_of_large_part(case, share):
         return "measured"
-    if any(found.severity == "high" and found.share_of_step is None for found in case.treated):
+    if any(
+        finding.severity == "high" and finding.share_of_step is None for finding in case.treated
+    ):
         return "setting"
     if tier is _Tier.BOTTLENECK:
         return "cost"
@@ -325,7 +327,9 @@ def _is_cure_of_large_part(case: _Case, share: float | None) -> bool:
     checks = [catalogue.checks().get(ident) for ident in fix.treats]
     if not checks or fix.risk > 1 or (share or 0.0) < _MAIN_SHARE:
         return False
-    shares = [found.share_of_step or 0.0 for found in case.treated if found.check in fix.treats]
+    shares = [
+        finding.share_of_step or 0.0 for finding in case.treated if finding.check in fix.treats
+    ]
     if max(shares, default=0.0) < _MAIN_SHARE:
         return False
     is_specific = all(check is not None and check.question is None for check in checks)

@@ -90,8 +90,8 @@ class Process:
         if self.step_kind is None:
             return []
         name = self.step_name or None
-        told = fact(f"step-{self.step_kind}", name=name, location=self.location)
-        return [told, fact("no-gradient")] if self.infers else [told]
+        kind = fact(f"step-{self.step_kind}", name=name, location=self.location)
+        return [kind, fact("no-gradient")] if self.infers else [kind]
 
     @property
     def unit(self) -> str:
