@@ -120,7 +120,7 @@ def test_two_runs_get_an_interval_and_are_called_weaker_than_a_gate() -> None:
     assert found.ratio == pytest.approx(1.18)
     assert facts_of(found)["changed-by-launches"]["estimate"] == pytest.approx(1.18)
     assert "other-times" in remarks_of(found)
-    assert "4 launches" in found.a.basis
+    assert found.a.measured_as.values == {"launches": 4}
 
 
 def test_launches_that_vary_more_than_they_differ_decide_nothing() -> None:
@@ -313,16 +313,17 @@ def test_parts_are_milliseconds_of_the_launch_that_they_were_observed_in() -> No
     )
 
 
-def test_what_a_step_time_is_of_reads_as_words() -> None:
+def test_what_a_step_time_is_of_is_told() -> None:
     side = compare(run_with(), run_with(1.4)).a
-    assert side.basis == "mean of 4 launches, spread: smallest to largest"
+    assert (side.measured_as.fact, side.measured_as.values) == ("mean-of-launches", {"launches": 4})
     time = run_with().baseline.step_time_s
     time = replace(time, mean=1.6 * time.median)
     alone = run_with()
     alone = replace(alone, baseline=replace(alone.baseline, launches_s=[], step_time_s=time))
-    said = compare(alone, alone).a.basis
-    assert said.startswith("mean of ") and said.endswith("), spread: 10 to 90 %")
-    assert " steps (median " in said
+    side = compare(alone, alone).a
+    assert side.measured_as.fact == "mean-of-steps"
+    assert side.measured_as.values["median_s"] == time.median
+    assert side.basis.startswith("mean of ")
 
 
 def test_a_load_explains_only_what_is_slower_beside_it() -> None:

@@ -14,7 +14,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import diagnose
 from torchdoctor.observe.shares import shares, with_inline_preparation
 from torchdoctor.runs.run import _Checkup
-from torchdoctor.schema import BRANCHES, Diagnosis, Environment, Recording, Shares, Workload
+from torchdoctor.schema import BRANCHES, Diagnosis, Environment, Recording, Shares, Workload, fact
 
 ILLNESSES = {**CPU_ILLNESSES, **GPU_ILLNESSES}
 
@@ -336,7 +336,8 @@ def test_without_a_profiler_window_the_rank_that_waits_longest_for_data_is_told(
         recorder=SimpleNamespace(observed_on=observed), _take=taken.append, doubts=[]
     )
     chosen = _Checkup._take_slowest(checkup, observed(0))  # type: ignore[arg-type]
-    assert chosen is taken[0] and chosen.processes[0].rank == 1 and "rank 1" in checkup.doubts[0]
+    assert chosen is taken[0] and chosen.processes[0].rank == 1
+    assert checkup.doubts == [fact("rank-waits-longest", rank=1)]
     alone = SimpleNamespace(processes=[SimpleNamespace(rank=None)], steps=observed(0).steps)
     assert _Checkup._take_slowest(checkup, alone) is alone and len(taken) == 1  # type: ignore
 

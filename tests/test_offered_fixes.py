@@ -260,13 +260,10 @@ def test_workers_for_a_dataset_that_changes_itself_are_shown_where_training_was_
     changed = row is not None and row.numerics == "changed"
     assert ("loader-workers" in [one.fix for one in plain]) != changed
 
-    def sentences(idents: list[str], program: Recording) -> list[str]:
-        return [note.sentence for note in fix_notes(idents, [], program, fixes)]
-
-    doubts = sentences([one.fix for one in found], seen)
-    assert [d for d in doubts if "self.seen" in d and "each worker" in d] == doubts
-    assert len(doubts) == shown
-    assert sentences([one.fix for one in plain], recording(tmp_path)) == []
+    notes = fix_notes([one.fix for one in found], [], seen, fixes)
+    assert [note.fact for note in notes] == ["dataset-changed-in-workers"] * shown
+    assert all(note.values["changes"][0]["name"] == "self.seen" for note in notes)
+    assert fix_notes([one.fix for one in plain], [], recording(tmp_path), fixes) == []
 
 
 def test_a_trial_that_changed_training_comes_with_the_line_of_the_dataset(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torchdoctor.bench.engine import Engine
 from torchdoctor.bench.failures import Failed, Lost
 from torchdoctor.bench.pair_times import Estimator
 from torchdoctor.launch.launch_spec import UNTOUCHED, FixFile, LaunchSpec, Switching
-from torchdoctor.schema import AppliedFix, Block, LaunchTiming, Pair, SwitchedLaunch
+from torchdoctor.schema import AppliedFix, Block, LaunchTiming, Pair, SwitchedLaunch, fact
 
 AMP = LaunchSpec(name="amp", fixes=(FixFile("amp", Path("amp.py"), {}),))
 CACHE = LaunchSpec(name="cache", fixes=(FixFile("cache", Path("cache.py"), {}),))
@@ -131,7 +131,7 @@ def test_where_the_untouched_program_fails_by_itself_its_blocks_count() -> None:
     )
     engine = engine_of(program)
     assert isinstance(engine.pair(AMP), Pair)
-    assert "failed after 60 iterations" in engine.failures.doubts[0]
+    assert engine.failures.doubts == [fact("untouched-failed", iterations=60)]
 
 
 def test_what_fails_before_its_first_block_is_launched_by_itself() -> None:
@@ -161,7 +161,7 @@ def test_where_two_fixes_are_fine_alone_it_is_the_program_that_cannot_run_twice(
     engine.pair(AMP)
     engine.pair(CACHE)
     assert not engine.runs_beside(LaunchSpec(name="third")) and not engine.side_by_side
-    assert "could not run side by side with itself" in engine.failures.doubts[0]
+    assert engine.failures.doubts[0].fact == "never-beside-itself"
 
 
 def test_memory_that_ends_beside_another_launch_is_tried_alone() -> None:

@@ -9,13 +9,9 @@ from partial_recordings import recording
 from torchdoctor.checks import loader_cpu_bound, loader_io_bound
 from torchdoctor.fixes import loader_workers
 from torchdoctor.runs.notes import report_notes
-from torchdoctor.schema import Recording
+from torchdoctor.schema import Recording, Remark
 
 _BUSY = {"other_load_cpus": 0.95}
-
-
-def doubts(*of: Any) -> list[str]:
-    return [note.sentence for note in report_notes(*of)]
 
 
 def _seen(loader: dict[str, Any], sensors: dict[str, Any]) -> Recording:
@@ -35,8 +31,8 @@ def _named(seen: Recording) -> list[str]:
     return [one.check for one in found]
 
 
-def _untold(seen: Recording) -> list[str]:
-    return [said for said in doubts(seen, None) if "cannot be told" in said]
+def _untold(seen: Recording) -> list[Remark]:
+    return [note for note in report_notes(seen, None) if note.fact == "fetch-beside-load"]
 
 
 def test_what_a_fetch_waited_for_a_cpu_is_said_and_no_storage() -> None:
@@ -60,14 +56,13 @@ def test_workers_that_stand_in_the_queue_for_a_cpu_compute() -> None:
 def test_where_neither_can_be_told_it_is_a_doubt_and_no_finding() -> None:
     seen = _seen({"sample_cpu_share": 0.43}, _BUSY)  # a system that does not count the queue
     assert _named(seen) == []
-    assert _untold(seen) == [
-        "The fetch got only 43% of a CPU while other programs kept 0.9 of 2 busy: whether it "
-        "computes or waits cannot be told now."
-    ]
+    [untold] = _untold(seen)
+    assert (untold.values["got"], untold.values["could"]) == (0.43, 1)
     assert max(x["num_workers"] for x in loader_workers.settings(seen)) <= 4
     workers = _seen({"num_workers": 2}, {**_BUSY, "workers_cpus": 0.86})
     assert _named(workers) == []
-    assert "got only 43% of 2 CPUs" in _untold(workers)[0]
+    [untold] = _untold(workers)
+    assert (untold.values["got"], untold.values["could"]) == (0.43, 2)
 
 
 def test_what_waits_for_a_disk_is_still_said_on_a_busy_machine() -> None:

@@ -16,7 +16,7 @@ from torchdoctor.bench.failures import Lost
 from torchdoctor.clusters.fleet import Fleet
 from torchdoctor.clusters.tasks import Result, Task, decoded, encoded
 from torchdoctor.launch.launch_spec import UNTOUCHED, FixFile
-from torchdoctor.schema import Block, LaunchTiming, Workload
+from torchdoctor.schema import Block, LaunchTiming, Workload, fact
 from torchdoctor.schema.errors import TorchdoctorError, UsageError
 
 WORKLOAD = Workload(command=["python", "train.py"], cwd="/work")
@@ -103,7 +103,7 @@ def test_a_lost_node_costs_its_pair_and_after_two_in_a_row_gets_no_more() -> Non
     nodes = fleet(node)
     results = [took(nodes) for _ in range(4)]
     assert [type(x) for x in results] == [Lost, PairTimings, Lost, Lost] and nodes.count == 0
-    assert "a was left out from then on: killed." in nodes.doubts
+    assert fact("node-left-out", node="a", reason="killed.") in nodes.doubts
     with pytest.raises(TorchdoctorError, match=r"No node is left that measures pairs \(a: killed"):
         nodes.begin(pair())
 
@@ -116,7 +116,7 @@ def test_what_a_node_lacks_is_no_failure_of_the_fix() -> None:
         nodes = fleet(Script("b", [encoded(result)]), Script("a", [encoded(DONE)]))
         assert isinstance(took(nodes), Lost) and nodes.count == 1
         assert isinstance(took(nodes), PairTimings)
-        assert any("b was left out" in doubt for doubt in nodes.doubts)
+        assert "b" in [x.values["node"] for x in nodes.doubts if x.fact == "node-left-out"]
 
 
 def test_the_failure_of_a_fix_is_one() -> None:
@@ -130,7 +130,8 @@ def test_a_full_shared_folder_leaves_a_node_out() -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     nodes = fleet(Script("a", refuses=full), Script("b", [encoded(DONE)]))
     assert isinstance(took(nodes), PairTimings)
-    assert "a was left out from then on: No space left on device." in nodes.doubts
+    full_disk = "No space left on device."
+    assert fact("node-left-out", node="a", reason=full_disk) in nodes.doubts
 
 
 def test_two_kinds_of_nodes_are_told() -> None:
@@ -138,5 +139,8 @@ def test_two_kinds_of_nodes_are_told() -> None:
     nodes = fleet(Script("a", [encoded(DONE)] * 2), Script("b", [encoded(other)] * 2))
     for _ in range(2):
         took(nodes)
-    assert "These nodes measured pairs: a (1), b (1)." in nodes.doubts
-    assert any("fast CPU, 8 CPUs; slow CPU, 2 CPUs" in doubt for doubt in nodes.doubts)
+    measured = [{"node": "a", "pairs": 1}, {"node": "b", "pairs": 1}]
+    assert nodes.doubts == [
+        fact("nodes-measured", nodes=measured),
+        fact("nodes-unlike", kinds=["fast CPU, 8 CPUs", "slow CPU, 2 CPUs"]),
+    ]

@@ -80,7 +80,8 @@ def test_a_job_measures_a_pair_and_a_pre_empted_one_costs_its_pair(
     assert isinstance(ended(nodes), Lost) and nodes.count == 1
     nodes.begin(pair())
     assert median_ratio(ended(nodes)) > 2.0
-    assert any("node" in doubt and "(1)" in doubt for doubt in nodes.doubts)
+    [measured] = [x.values["nodes"] for x in nodes.doubts if x.fact == "nodes-measured"]
+    assert [node["pairs"] for node in measured] == [1]
     nodes.begin(pair())
     wait_for(lambda: any("RUNNING" in job for job in cluster.jobs()))
     nodes.close()
@@ -103,7 +104,7 @@ def test_the_ratio_of_a_pair_is_the_same_on_a_slower_node(
         nodes = jobs_fleet(cluster, workload, monkeypatch, f"--nodelist={node}")
         nodes.begin(pair(LaunchSpec(name="less", variables={"STEP_S": "0.02"})))
         assert 2.0 < median_ratio(ended(nodes)) < 8.0
-        assert f"{node} (1)" in " ".join(nodes.doubts)
+        assert nodes.doubts[0].values["nodes"] == [{"node": node, "pairs": 1}]
 
 
 ALLOCATED = """
@@ -301,7 +302,7 @@ def test_in_a_job_the_budget_ends_before_the_time_limit(cluster: SlurmCluster) -
     said = cluster.said("srun", "--nodes=1", "--time=2", sys.executable, "-c", code)
     budget, described = said.splitlines()
     assert 60.0 < float(budget.strip("(").split(",")[0]) <= 96.0
-    assert "so the budget was" in budget and "nodes node" in described and "s left" in described
+    assert "job-shortens-budget" in budget and "nodes node" in described and "s left" in described
     twice = [*RUN, "nothing.py"]
     several = ["srun", "--nodes=1", "--ntasks=2", *twice]
     done = subprocess.run(several, env=cluster.environment, capture_output=True, text=True)

@@ -35,6 +35,7 @@ from torchdoctor.schema import (
     StepStatistics,
     TraceStatistics,
     Workload,
+    fact,
 )
 from torchdoctor.schema.traced import MatrixWork
 from torchdoctor.trials.arm_specs import ArmSpecs
@@ -651,15 +652,16 @@ def test_a_cache_is_offered_untried_where_launches_end_within_the_first_epoch() 
 def test_workers_for_a_dataset_that_changes_itself_are_doubted_at_the_line() -> None:
     line = Location(file="/home/me/work/train.py", line=8, function="__getitem__")
     seen = {"dataset_writes": [DatasetWrite(name="self.seen", location=line)]}
-    said = "The dataset changes itself where it prepares a sample (train.py:8, self.seen): "
+    changes = [{"name": "self.seen", "file": line.file, "line": 8}]
     alone = recording(loader=seen)
-    assert FIXES["loader-workers"].doubt(alone) == (
-        f"{said}each worker would change a copy of its own, and the main process would not see it."
-    )
-    assert FIXES["decoded-cache"].doubt(alone).startswith(said)
+    doubt = fact("dataset-changed-in-workers", changes=changes)
+    assert FIXES["loader-workers"].doubt(alone) == doubt
+    cached = fact("dataset-unchanged-by-cache", changes=changes)
+    assert FIXES["decoded-cache"].doubt(alone) == cached
     workers = recording(loader=seen | {"num_workers": 2})
     assert FIXES["loader-workers"].doubt(workers) is None, "they change copies today"
-    assert "copies of their own" in FIXES["persistent-workers"].doubt(workers)
+    doubt = fact("dataset-changed-in-kept-workers", changes=changes)
+    assert FIXES["persistent-workers"].doubt(workers) == doubt
     assert fix_facts(FIXES["loader-workers"], alone).doubted
 
 

@@ -12,7 +12,7 @@ from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import wording, wording_for_trace
-from torchdoctor.schema import Recording
+from torchdoctor.schema import Recording, fact
 
 LOADER = {
     "ident": 0,
@@ -82,7 +82,7 @@ def test_no_settings_and_no_reason_to_apply_cost_no_report(ident: str, tmp_path:
     for program in programs(tmp_path):
         for settings in [{}, fix.example.settings if fix.example else {}]:
             words = wording(fix, settings, program)
-            assert all(ident in sentence for sentence in words.failures)
+            assert all(failure.values["fix"] == ident for failure in words.failures)
 
 
 def no_line(recording: Recording) -> None:
@@ -108,8 +108,6 @@ BROKEN = made_fix(
 def test_a_fix_that_fails_to_word_itself_shows_its_page_and_says_so() -> None:
     words = wording(BROKEN, {}, recording())
     assert words.instruction == "set(it)"
-    assert [sentence.split(" could")[0] for sentence in words.failures] == [
-        "The instruction of the fix broken",
-        "The location of the fix broken",
-    ]
-    assert "KeyError: 'number'" in words.failures[0] and "explain broken" in words.failures[0]
+    assert [failure.values["part"] for failure in words.failures] == ["instruction", "location"]
+    values = {"part": "instruction", "fix": "broken", "error": "KeyError: 'number'"}
+    assert words.failures[0] == fact("fix-not-worded", **values)

@@ -21,7 +21,15 @@ from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
 from torchdoctor.queries.hardware import load_of
-from torchdoctor.schema import Block, LaunchTiming, ProgramFailure, SensorStatistics, Workload
+from torchdoctor.schema import (
+    Block,
+    LaunchTiming,
+    ProgramFailure,
+    SensorStatistics,
+    Workload,
+    as_remark,
+    fact,
+)
 from torchdoctor.schema.errors import Inconclusive, ProgramFailed
 
 CRASH = ProgramFailure(exit_code=1, steps=40, output_tail="IndexError: no more data")
@@ -66,8 +74,8 @@ def test_a_new_version_that_crashes_after_its_first_steps_is_no_pass() -> None:
 
 def test_a_reference_that_crashes_later_is_a_doubt() -> None:
     found = observed(Program(SEEN), Program(replace(SEEN, failure=CRASH)))
-    [doubt] = found.doubts
-    assert doubt.startswith("main: ") and "after at least 40 steps" in doubt
+    [remark] = found.remarks
+    assert (remark.of, remark.fact, remark.values["steps"]) == ("main", "version-failed", 40)
 
 
 def test_a_reference_that_cannot_be_measured_is_not_decided() -> None:
@@ -92,7 +100,7 @@ def test_a_batch_of_unknown_size_is_not_compared_with_one_of_known(unknown: str)
     with pytest.raises(Inconclusive, match="size of a batch is known in"):
         observed(Program(new), Program(old))
     both = observed(Program(sizeless), Program(sizeless))
-    assert both.doubts == []
+    assert both.remarks == []
 
 
 def waits(share: float) -> Observation:
@@ -121,24 +129,26 @@ def test_the_wait_for_data_is_observed_once_where_nobody_judges_it() -> None:
     broken = Program(waits(0.5), ProgramFailed("It failed."))
     found = observed(broken, old, data_loader_share=0.1)
     assert waiting(found.waits, {"data_loader_share": 0.1}).verdict == "not measured"
-    assert "in one order only" in found.doubts[-1]
+    assert found.remarks[-1].fact == "waits-in-one-order"
 
 
 def test_what_was_seen_to_be_doubtful_is_said_once() -> None:
-    new, old = replace(SEEN, doubts=["few steps"]), replace(SEEN, doubts=["few steps", "cut off"])
-    assert observed(Program(new), Program(old)).doubts == ["few steps", "Of main: cut off"]
+    both, old_alone = (fact("probe-file-unreadable", file=name, error="") for name in "ab")
+    new, old = replace(SEEN, doubts=[both]), replace(SEEN, doubts=[both, old_alone])
+    remarks = observed(Program(new), Program(old)).remarks
+    assert remarks == [as_remark(both), as_remark(old_alone, of="main")]
 
 
 def test_writes_that_escaped_and_a_weak_sandbox_are_doubts() -> None:
     session: Any = session_of()
-    session.recorder = SimpleNamespace(escaped=["/a", "/b"], doubts=["hung"])
-    doubt = "Other programs were denied to write."
-    session.sandbox = SimpleNamespace(mode="landlock", doubt=doubt)
+    left = fact("process-left-running")
+    session.recorder = SimpleNamespace(escaped=["/a", "/b"], doubts=[left])
+    session.sandbox = SimpleNamespace(mode="landlock", doubts=[fact("no-overlay", reason=None)])
+    changed = {"files": 2, "named": ["/a", "/b"], "more": None, "sandbox": "landlock"}
     assert session.launch_doubts() == [
-        "hung",
-        "2 of your files changed while the program ran, in spite of the 'landlock' sandbox: "
-        "/a, /b.",
-        "Other programs were denied to write.",
+        left,
+        fact("files-changed-in-sandbox", **changed),
+        fact("no-overlay", reason=None),
     ]
 
 

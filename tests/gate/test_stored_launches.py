@@ -25,6 +25,7 @@ from torchdoctor.schema import (
     StepTime,
     Workload,
     WorkloadRecord,
+    fact,
 )
 from torchdoctor.schema.errors import Inconclusive, UsageError
 from torchdoctor.schema.record_files import write_record
@@ -71,9 +72,9 @@ def test_median_is_compared_with_median_and_long_steps_are_a_doubt() -> None:
     found = compared(stored, [launch(UNEVEN) for _ in range(5)])
     assert found.verdict == "not slower"
     assert found.metrics[0].ratio.estimate == pytest.approx(1.0, rel=0.01)
-    assert any("Some steps take far longer now" in doubt for doubt in found.doubts)
+    assert [remark.fact for remark in found.remarks] == ["another-time", "long-steps-not-stored"]
     even = compared(stored, [launch([0.1] * 10) for _ in range(5)])
-    assert len(even.doubts) == 1
+    assert [remark.fact for remark in even.remarks] == ["another-time"]
 
 
 def test_stored_launches_that_lie_far_apart_decide_nothing() -> None:
@@ -112,9 +113,9 @@ def test_launches_that_were_stored_on_a_busy_machine_are_a_doubt() -> None:
     there = Environment(usable_cpus=2.0)
     stored = replace(report([0.1] * 3), environment=there, sensors=busy)
     (said,) = load_doubts(stored, [quiet], 2.0)
-    assert said.startswith("Other programs kept 1.5 of 2 usable CPUs busy when the stored launches")
+    assert said == fact("busy-then", load="1.5 of 2 usable CPUs")
     (said,) = load_doubts(replace(stored, sensors=quiet), [quiet, busy], 2.0)
-    assert "busy now" in said
+    assert said.fact == "busy-now"
     assert load_doubts(replace(stored, sensors=quiet), [quiet], 2.0) == []
 
 

@@ -14,7 +14,7 @@ from launching import content_of, launch_script
 
 from torchdoctor.launch import sandbox as sandbox_module
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.schema import Workload
+from torchdoctor.schema import Workload, fact
 from torchdoctor.schema.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -274,7 +274,7 @@ def test_without_namespaces_landlock_keeps_the_files(monkeypatch):
     )
     with Sandbox.choose("auto") as sandbox:
         assert sandbox.mode == "landlock"
-        assert "not permitted" in sandbox.doubt
+        assert sandbox.doubts[0] == fact("no-overlay", reason="not permitted")
         folder = sandbox.store.folder
     assert not folder.exists()
     with pytest.raises(UsageError, match="not permitted"):

@@ -1,20 +1,25 @@
-"""What watch, compare and gate show does not hang on how a fact is worded."""
+"""What watch, compare, gate and the doubts of a run show does not hang on how a fact is worded."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from compared_pairs import run_with
+from partial_recordings import recording
 from shown import terminal
 
 from torchdoctor.compare import compare
 from torchdoctor.gate.answer import Basis, answer
-from torchdoctor.reports import compared_facts, gate_facts, watched, watched_facts
+from torchdoctor.reports import compared_facts, gate_facts, remarks, verdict, watched, watched_facts
 from torchdoctor.reports import terminal as terminal_writer
+from torchdoctor.reports.formats import rendered
+from torchdoctor.runs.report_assembly import RunResults, assemble
+from torchdoctor.runs.run_settings import RunSettings
 from torchdoctor.schema import (
     Environment,
     Evidence,
@@ -22,17 +27,21 @@ from torchdoctor.schema import (
     Interval,
     RankTime,
     WorkloadRecord,
+    as_remark,
     fact,
 )
 from torchdoctor.schema.gate import GateMetric, GateReport
 from torchdoctor.schema.watched import Alert, ExplainedFact, Period, WatchSummary
+from torchdoctor.steps import evidence
 
 PACKAGE = Path(__file__).parent.parent.parent / "torchdoctor"
 TABLES = {
-    "watch": (watched_facts.SENTENCES, watched_facts.CAUSES),
-    "compare": (compared_facts.ANSWERS, compared_facts.REMARKS),
-    "gate": (gate_facts.ANSWERS,),
+    "watch": (watched_facts.SENTENCES, watched_facts.CAUSES, remarks.RUNS),
+    "compare": (compared_facts.ANSWERS, compared_facts.REMARKS, compared_facts.BASES),
+    "gate": (gate_facts.ANSWERS, remarks.SENTENCES),
 }
+# Rooms that make doubts.
+WEAKENS = ("launch", "bench", "clusters", "observe", "runs", "trials", "fixes")
 NAME = re.compile(r"<[\w-]+>")
 SINCE = {"step": 100, "since_s": 1e9, "rank": None}
 GROWN = fact("phase-grown", phase="wait", before_s=0.01, after_s=0.09)
@@ -55,6 +64,7 @@ def watched_run(cause: ExplainedFact | None, ending: list[Evidence]) -> str:
         folder="/w",
         status="ended",
         ending=ending,
+        step=[fact("step-optimizer", name="AdamW"), fact("no-gradient")],
         command=["python", "train.py"],
         training_s=100.0,
         phases_s=phases,
@@ -75,7 +85,9 @@ def watched_run(cause: ExplainedFact | None, ending: list[Evidence]) -> str:
     return terminal_writer.render(watched.document(summary), 100, True)
 
 
-def gated(low: float, high: float, verdict: str, basis: Basis) -> str:
+def gated(
+    low: float, high: float, verdict: str, basis: Basis, doubts: Sequence[Evidence] = ()
+) -> str:
     ratio = Interval(low=low, estimate=(low * high) ** 0.5, high=high)
     row = GateMetric(name="step_time", unit="s/sample", ratio=ratio, tolerance=0.02)
     report = GateReport(
@@ -85,10 +97,29 @@ def gated(low: float, high: float, verdict: str, basis: Basis) -> str:
         verdict=verdict,
         answer=answer([row], verdict, "main", basis),
         metrics=[row],
+        remarks=[as_remark(doubt, of="main") for doubt in doubts],
     )
     return terminal(gate_facts.with_sentence(report))
 
 
+def doubted_run(doubts: Sequence[Evidence]) -> str:
+    report = assemble(
+        RunResults(
+            recording=replace(recording(), doubts=list(doubts)),
+            settings=RunSettings(),
+            warnings=doubts[:1],
+        )
+    )
+    return rendered(report, "text")
+
+
+DOUBTS = [
+    fact("nodes-measured", nodes=[{"node": "a", "pairs": 2}, {"node": "b", "pairs": 1}]),
+    fact("files-changed-in-sandbox", files=4, named=["/a", "/b"], more=2, sandbox="overlay"),
+    fact("share-partly-hidden", removed="its data loader", profiled=0.4, gain=[0.9, 1.1, 1.3]),
+    fact("dataset-changed-in-workers", changes=[{"name": "self.x", "file": "/a.py", "line": 8}]),
+    fact("profiled-steps-differ", profiled_s=0.4, real_s=0.1, profiled_wait=None, real_wait=None),
+]
 COST = ExplainedFact(fact=fact("largest-cost", phase="wait", share=0.3))
 ENDED = [fact("program-ended", at_s=1e9)]
 LONG_STEPS = Basis(mean=Interval(low=1.1, estimate=1.2, high=1.3))
@@ -102,6 +133,8 @@ SCREENS: dict[str, Callable[[], str]] = {
     "gate passed": lambda: gated(0.99, 1.01, "not slower", Basis()),
     "gate unseen": lambda: gated(0.9, 1.2, "not slower", Basis(decides=fact("interrupted"))),
     "gate long steps": lambda: gated(0.99, 1.01, "not slower", LONG_STEPS),
+    "gate doubted": lambda: gated(0.99, 1.01, "not slower", Basis(), DOUBTS),
+    "run doubted": lambda: doubted_run(DOUBTS),
     "gate undecided": lambda: gated(0.9, 1.2, "inconclusive", Basis(why=fact("interrupted"))),
 }
 
@@ -138,6 +171,8 @@ def made_facts(room: str) -> Iterator[str]:
             named = [x.value for x in call.keywords if x.arg == "fact"]
             if called in ("fact", "_remark", "changed", "grown") and call.args:
                 named.append(call.args[0])
+            if called == "changed_itself":
+                named.append(call.args[1])
             for node in named:
                 parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
                 yield from (x.value for x in parts if isinstance(x, ast.Constant))
@@ -148,6 +183,17 @@ def test_each_fact_has_a_template(room: str) -> None:
     known = set().union(*TABLES[room])
     made = set(made_facts(room))
     assert made and made <= known, made - known
+
+
+def test_each_kind_of_step_has_a_template() -> None:
+    assert {f"step-{kind}" for kind in evidence.KINDS} <= set(watched_facts.STEPS)
+
+
+@pytest.mark.parametrize("room", WEAKENS)
+def test_each_doubt_has_a_template(room: str) -> None:
+    """Where a run, a launch, a search or a node gave reason to doubt, the report has the words."""
+    made = set(made_facts(room))
+    assert made and all(verdict.template(None, ident) for ident in made), made
 
 
 @pytest.mark.parametrize("room", TABLES)

@@ -20,7 +20,7 @@ from torchdoctor.cli.outputs import check_written
 from torchdoctor.launch.run_folder import new_run_folder
 from torchdoctor.reports.formats import FORMATS, rendered, write_page
 from torchdoctor.reports.summary import summarized
-from torchdoctor.schema import BRANCHES, FixSet, Recording, Report, Throttling, Workload
+from torchdoctor.schema import BRANCHES, Evidence, FixSet, Recording, Report, Throttling, Workload
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import (
     decode_report,
@@ -58,6 +58,19 @@ def test_a_recording_is_read_back_equal(tmp_path: Path) -> None:
     assert read_recording(tmp_path / "recording.json") == recording
     with pytest.raises(UsageError, match="holds a recording"):
         read_report(tmp_path / "recording.json")
+
+
+def test_a_recording_whose_doubts_were_sentences_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "recording.json"
+    workload = Workload(command=["train.py"], cwd="/x")
+    write_recording(Recording(workload=workload, environment=CPU_MACHINE), path)
+    stored = json.loads(path.read_text())
+    stored["recording"]["doubts"] = ["It was short."]
+    stored["recording"]["workload"]["remark"] = "A cell is missing."
+    path.write_text(json.dumps(stored))
+    recording = read_recording(path)
+    assert recording.doubts == [Evidence(fact="said", sentence="It was short.")]
+    assert recording.workload.remark == Evidence(fact="said", sentence="A cell is missing.")
 
 
 def test_fields_of_a_later_minor_version_are_passed_over() -> None:

@@ -200,7 +200,8 @@ def test_any_other_expected_error_ends_the_trials_with_a_doubt():
 
     results = try_all(DiskFull(gains=GAINS), NAMES)
     check(results)
-    assert any("disk is full" in doubt for doubt in results.doubts) and not results.interrupted
+    assert [doubt.fact for doubt in results.doubts] == ["search-failed"]
+    assert "disk is full" in results.doubts[0].values["reason"] and not results.interrupted
 
 
 def test_a_baseline_that_fails_twice_ends_the_trials_with_a_doubt():
@@ -213,7 +214,8 @@ def test_a_baseline_that_fails_twice_ends_the_trials_with_a_doubt():
 
     results = try_all(Breaks(gains=GAINS), NAMES)
     check(results)
-    assert any("untouched program" in d and "Port in use" in d for d in results.doubts)
+    failed = [x.values["reason"] for x in results.doubts if x.fact == "search-failed"]
+    assert any("Port in use" in reason for reason in failed)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +309,8 @@ def test_losses_that_cannot_be_compared_are_a_doubt_and_bar_lower_precision():
         results = try_all(program, ["a"], facts={"a": FixFacts(keeps_results=keeps)})
         assert row(results, "a").numerics == "not-comparable"
         assert bool(recommended(results)) == expected
-        assert any("could not be checked" in doubt for doubt in results.doubts) == expected
+        facts = [doubt.fact for doubt in results.doubts]
+        assert ("results-unchecked" in facts) == expected
 
 
 def test_batches_that_arrive_together_are_judged_by_the_mean():

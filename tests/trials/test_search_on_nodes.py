@@ -12,6 +12,7 @@ from simulated_program import Simulated, SimulatedPairs, SimulatedStarts, seeds,
 from torchdoctor.bench.engine import PairTask, PairTimings, measure
 from torchdoctor.bench.failures import Lost
 from torchdoctor.clusters.search import expecting
+from torchdoctor.schema import Evidence
 from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.trials.beliefs import Arm, Beliefs, Results, Step
 from torchdoctor.trials.prices import Prices
@@ -42,7 +43,7 @@ class SimulatedNodes:
     begun: int = 0
     closed: int = 0
     waiting: list[tuple[float, PairTask, PairTimings | Lost]] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[Evidence] = field(default_factory=list)
     escaped: list[str] = field(default_factory=list)
     contacts: list[Any] = field(default_factory=list)
 
@@ -137,7 +138,7 @@ def test_pairs_that_do_not_end_within_the_budget_are_not_waited_for() -> None:
 def test_where_no_node_is_left_the_search_stops_with_its_reason() -> None:
     results, _, _ = searched(1, gone=True)
     assert results.stopped == "failed"
-    assert any("No node is left" in doubt for doubt in results.doubts)
+    assert "search-failed" in [doubt.fact for doubt in results.doubts]
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from torchdoctor.schema import (
     SensorStatistics,
     UsedDevice,
     Workload,
+    fact,
 )
 from torchdoctor.trials.arm_specs import ArmSpecs
 
@@ -138,11 +139,11 @@ def test_a_warm_up_that_was_too_short_for_a_fix_is_a_doubt() -> None:
     """The gain of a cache was that of a cache being filled, and nothing said so."""
     long = {"dataset_length": 96_000, "batch_size": 16}
     (said,) = launched_and_doubted(long)[1]
-    assert said.startswith("decoded-cache was measured while it still filled")
+    assert said == fact("measured-while-filling", fix="decoded-cache")
     assert launched_and_doubted({"dataset_length": 960, "batch_size": 16})[1] == []
     many = {"fix": "loader-workers", "settings": {"num_workers": 256}}
     (said,) = launched_and_doubted(long, **many)[1]
-    assert said.startswith("loader-workers was measured with batches in stock")
+    assert said == fact("measured-with-stock", fix="loader-workers")
     assert launched_and_doubted(long, "loader-workers", {"num_workers": 2})[1] == []
 
 

@@ -96,6 +96,9 @@ def test_a_program_that_infers_is_watched_without_edits(tmp_path: Path, loop: st
     kind, unit = ("loader", "batch") if loop == "batches" else ("forward", "call")
     (log,) = read_run(run).processes
     assert log.process.step_kind == kind
+    assert [evidence.fact for evidence in told.step] == [f"step-{kind}", "no-gradient"]
+    assert told.step[0].values["name"] == (None if kind == "loader" else "Linear")
+    assert (told.step[0].location is None) == (kind != "loader")
     count = 12_000 if loop == "many calls" else 50  # more than are held until it is decided
     assert (told.program, told.unit, told.steps) == ("inference", unit, count)
 

@@ -8,6 +8,7 @@ short has tried what matters.
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from torchdoctor.advice import catalogue
 from torchdoctor.queries.bounds import bound_of, share_saved
@@ -32,14 +33,50 @@ _SURE_HELP = 0.7  # where what a fix is for was seen, it helps so probably
 _MOST_OF_STEP = 0.5  # what works on so much treats a bottleneck that no finding explains
 
 
+class _Tier(IntEnum):
+    """What a fix is for; the first tiers are tried first."""
+
+    BOTTLENECK = 0
+    COST = 1  # another finding, with a share of the step
+    SETTING = 2  # findings without one
+    NOTHING_SEEN = 3  # no finding calls for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """A fix, and what of the diagnosis speaks for it."""
+
+    fix: FixSpec
+    treats: Collection[str]  # checks, by itself or by a fix within it
+    treated: Sequence[Finding]  # that call for it
+    causes: Sequence[Finding]  # of the check that explains the bottleneck, treated or not
+    works_on: float | None  # share of the step that it saves at most, by what it touches
+
+    @property
+    def is_cure(self) -> bool:
+        """Return whether it treats what explains the bottleneck."""
+        return any(finding in self.causes for finding in self.treated)
+
+    @property
+    def largest(self) -> Finding | None:
+        """Return the largest finding that it treats; None: none has a share.
+
+        Findings overlap (waiting for data, and why), so that their sum says nothing.
+        """
+        costs = [finding for finding in self.treated if finding.share_of_step is not None]
+        return max(costs, key=lambda finding: finding.share_of_step or 0.0, default=None)
+
+    def largest_cause(self, unknown: float) -> float:
+        """Return the share of the largest cause, where that is not known `unknown`."""
+        shares = [cause.share_of_step or unknown for cause in self.causes]
+        return max(shares, default=0.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Prospect:
-    """What a fix could gain.
+    """What a fix could gain."""
 
-    Tiers: 0 treats the bottleneck, 1 another finding with a share, 2 one without, 3 none.
-    """
-
-    tier: int
+    tier: _Tier
     share: float | None
     reason: str
     named: str = ""  # `Candidate.named`
@@ -193,52 +230,63 @@ def _prospect(
     diagnosis: Diagnosis,
 ) -> _Prospect:
     """Return what a fix could gain, by what it treats and what it touches."""
-    treated = [finding for finding in diagnosis.findings if _calls_for(finding, fix, treats)]
-    tier, share, reason = _by_findings(treated, treats, recording)
-    if any(finding.check == diagnosis.detail for finding in treated):
-        tier = 0
-        share = _share_of_cause(share, treats, recording, diagnosis)
-    most = share_saved(touched) if touched is not None else None
-    if most is not None and (share is None or share > most):
-        share = most
-        if most < _MAIN_SHARE:
-            tier = max(tier, 1)
-    # Beside the tree's first yes a mistake, whose end costs no result and no set-up, may cost more.
-    causes = [finding for finding in diagnosis.findings if finding.check == diagnosis.detail]
-    largest_cause = max((finding.share_of_step or 0.0 for finding in causes), default=0.0)
-    if tier == 1 and _costs_nothing(fix) and (share or 0.0) > max(_MAIN_SHARE, largest_cause):
-        tier = 0
-    if _is_cure_of_large_part(fix, treated, share):
-        named = "measured"
-    else:
-        named = _named_for(tier, most, treated, causes)
-    return _Prospect(tier=tier, share=share, reason=reason, named=named)
+    case = _Case(
+        fix=fix,
+        treats=treats,
+        treated=[finding for finding in diagnosis.findings if _calls_for(finding, fix, treats)],
+        causes=[finding for finding in diagnosis.findings if finding.check == diagnosis.detail],
+        works_on=None if touched is None else share_saved(touched),
+    )
+    treated_share = _treated_share(case, recording, diagnosis)
+    shares = [share for share in (treated_share, case.works_on) if share is not None]
+    share = min(shares, default=None)
+    tier = _tier(case, treated_share, share)
+    return _Prospect(
+        tier=tier,
+        share=share,
+        reason=_reason(case, recording),
+        named=_named_for(case, tier, share),
+    )
 
 
-def _by_findings(
-    treated: Sequence[Finding], treats: Collection[str], recording: Recording
-) -> tuple[int, float | None, str]:
-    """Return the tier, the share and the reason that the findings alone give."""
-    with_share = [finding for finding in treated if finding.share_of_step is not None]
-    if with_share:
-        # Findings overlap (waiting for data, and why): the largest, not the sum.
-        largest = max(with_share, key=lambda finding: finding.share_of_step or 0.0)
-        share = largest.share_of_step or 0.0
-        check = catalogue.checks().get(largest.check)
-        prefix = check.share_prefix if check else ""
-        return (
-            1,
-            share,
-            f"treats {largest.check}, {prefix}{100 * share:.0f} % of the {recording.unit}",
-        )
-    if treated:
-        names = ", ".join(finding.check for finding in treated)
-        return 2, None, f"treats {names}"
+def _treated_share(case: _Case, recording: Recording, diagnosis: Diagnosis) -> float | None:
+    """Return the share of the step that a fix could end by what it treats; None: not known."""
+    if not case.treated:
+        return _largest_phase(case.treats, recording)
+    share = None if case.largest is None else case.largest.share_of_step
+    return _share_of_cause(share, case.treats, recording, diagnosis) if case.is_cure else share
+
+
+def _largest_phase(treats: Collection[str], recording: Recording) -> float | None:
+    """Return the largest share that a check of these is about; None: one of them is not known."""
     shares = [_most_share(catalogue.checks().get(ident), recording) for ident in treats]
-    most = None
-    if None not in shares:
-        most = max((share for share in shares if share is not None), default=None)
-    return 3, most, "no finding points to it, but it may help"
+    known_shares = [share for share in shares if share is not None]
+    return max(known_shares, default=None) if len(known_shares) == len(shares) else None
+
+
+def _tier(case: _Case, treated_share: float | None, share: float | None) -> _Tier:
+    """Return what a fix is for; `share`: what it could end, by what it treats and works on."""
+    if case.is_cure:
+        is_small_part = case.works_on is not None and case.works_on < _MAIN_SHARE
+        ends_less = is_small_part and share != treated_share
+        return _Tier.COST if ends_less else _Tier.BOTTLENECK
+    if case.largest is None:
+        return _Tier.SETTING if case.treated else _Tier.NOTHING_SEEN
+    # Beside the tree's first yes a mistake, whose end costs no result and no set-up, may cost more.
+    costs_more = (share or 0.0) > max(_MAIN_SHARE, case.largest_cause(unknown=0.0))
+    return _Tier.BOTTLENECK if costs_more and _costs_nothing(case.fix) else _Tier.COST
+
+
+def _reason(case: _Case, recording: Recording) -> str:
+    """Return why a fix is tried, for the report."""
+    if not case.treated:
+        return "no finding points to it, but it may help"
+    if case.largest is None:
+        return f"treats {', '.join(finding.check for finding in case.treated)}"
+    check = catalogue.checks().get(case.largest.check)
+    prefix = check.share_prefix if check else ""
+    share = case.largest.share_of_step or 0.0
+    return f"treats {case.largest.check}, {prefix}{100 * share:.0f} % of the {recording.unit}"
 
 
 def _share_of_cause(
@@ -254,29 +302,38 @@ def _share_of_cause(
     return max((part for part in (share, branch) if part is not None), default=None)
 
 
-def _named_for(
-    tier: int, most: float | None, treated: Sequence[Finding], causes: Sequence[Finding]
-) -> str:
-    """Return why a fix is named (`Candidate.named`): a setting, a cost, or neither."""
-    if any(finding.severity == "high" and finding.share_of_step is None for finding in treated):
+def _named_for(case: _Case, tier: _Tier, share: float | None) -> str:
+    """Return why a fix is named (`Candidate.named`): measured, a setting, a cost, or nothing."""
+    if _is_cure_of_large_part(case, share):
+        return "measured"
+    if any(
+        finding.severity == "high" and finding.share_of_step is None for finding in case.treated
+    ):
         return "setting"
-    largest_cause = max((finding.share_of_step or 1.0 for finding in causes), default=0.0)
-    works_on_most = (most or 0.0) >= _MOST_OF_STEP and largest_cause < _MAIN_SHARE
-    return "cost" if works_on_most or tier == 0 else ""
+    if tier is _Tier.BOTTLENECK:
+        return "cost"
+    is_unexplained = case.largest_cause(unknown=1.0) < _MAIN_SHARE
+    works_on_most = (case.works_on or 0.0) >= _MOST_OF_STEP
+    return "cost" if is_unexplained and works_on_most else ""
 
 
-def _is_cure_of_large_part(fix: FixSpec, treated: Collection[Finding], share: float | None) -> bool:
+def _is_cure_of_large_part(case: _Case, share: float | None) -> bool:
     """Return True if a fix is made for a cause that was measured as a good part of the step.
 
     It is tried whatever the bottleneck is. What treats a whole branch is no such cure, but where it
     is for a shape of code that was seen: nothing to set up, and the same results.
     """
+    fix = case.fix
     checks = [catalogue.checks().get(ident) for ident in fix.treats]
-    specific = all(check is not None and check.question is None for check in checks)
-    specific = specific or _is_for_seen_shape(fix)
-    shares = [f.share_of_step or 0.0 for f in treated if f.check in fix.treats]
-    is_large = max(shares, default=0.0) >= _MAIN_SHARE and (share or 0.0) >= _MAIN_SHARE
-    return bool(checks) and specific and is_large and fix.risk <= 1
+    if not checks or fix.risk > 1 or (share or 0.0) < _MAIN_SHARE:
+        return False
+    shares = [
+        finding.share_of_step or 0.0 for finding in case.treated if finding.check in fix.treats
+    ]
+    if max(shares, default=0.0) < _MAIN_SHARE:
+        return False
+    is_specific = all(check is not None and check.question is None for check in checks)
+    return is_specific or _is_for_seen_shape(fix)
 
 
 def _is_for_seen_shape(fix: FixSpec) -> bool:

@@ -14,9 +14,9 @@ from torchdoctor.schema import (
     BRANCHES,
     CheckSpec,
     Diagnosis,
+    Evidence,
     Finding,
     FixSpec,
-    Interval,
     Question,
     Quote,
     Recording,
@@ -27,7 +27,6 @@ from torchdoctor.schema import (
     VerdictPart,
     fact,
 )
-from torchdoctor.schema.figures import ratio, says_something, speedup
 
 _WASTES = 0.5  # of a step, from which on waste is told beside the bottleneck
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
@@ -274,7 +273,7 @@ def by_experiment(
     tried: Sequence[TriedCeiling],
     checks: Mapping[str, CheckSpec],
     on_gpu: bool,
-) -> tuple[Diagnosis, list[str]]:
+) -> tuple[Diagnosis, list[Evidence]]:
     """Return the diagnosis as the ceilings confirm or refute it, and doubts about shares.
 
     A bottleneck whose cost is hidden, or gives far less than another, gives way to the branch whose
@@ -328,23 +327,13 @@ def _gives_far_more(best: TriedCeiling, own_trial: TriedCeiling) -> bool:
     return best.speedup.low > own_trial.speedup.high and saved > _FAR_MORE * own_saved
 
 
-def _disagreement(trial: TriedCeiling) -> str | None:
-    """Return a sentence if share and gain differ by more than the interval explains."""
+def _disagreement(trial: TriedCeiling) -> Evidence | None:
+    """Return a doubt if share and gain differ by more than the interval explains."""
     if trial.speedup is None or trial.share is None or not trial.decided or trial.speedup.low <= 0:
         return None
     low, high = (1.0 - 1.0 / bound for bound in (trial.speedup.low, trial.speedup.high))
     if low - _APART <= trial.share <= high + _APART:
         return None
-    why = "Other work hides the rest of that share."
-    if trial.share < low:
-        why = "The share explains less than that: one of the two measurements was disturbed."
-    return (
-        f"The profile gives {trial.removes} {trial.share:.0%} of a step. Without that, "
-        f"the program was {bound(trial.speedup)} as fast. {why}"
-    )
-
-
-def bound(gain: Interval) -> str:
-    """Return a speed-up with its interval; of a useless interval only what is certain."""
-    useless = not says_something(gain) and gain.low > 1
-    return f"more than {ratio(gain.low)}x" if useless else speedup(gain)
+    ident = "share-explains-less" if trial.share < low else "share-partly-hidden"
+    gain = [trial.speedup.low, trial.speedup.estimate, trial.speedup.high]
+    return fact(ident, removed=trial.removes, profiled=trial.share, gain=gain)

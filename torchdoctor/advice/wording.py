@@ -7,24 +7,24 @@ from typing import TypeVar
 from torchdoctor.edits import Edit
 from torchdoctor.edits.diff import diff_of_files, folder_of
 from torchdoctor.queries.hardware import compute_capability
-from torchdoctor.schema import FixSet, FixSpec, Location, Recording, Settings
+from torchdoctor.schema import Evidence, FixSet, FixSpec, Location, Recording, Settings, fact
 
 _Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
-    """A fix as code for one program; `failures`: a sentence for each part that was not worded."""
+    """A fix as code for one program; `failures`: the parts that were not worded."""
 
     instruction: str | None
     edits: list[Edit] = field(default_factory=list)
     location: Location | None = None
-    failures: list[str] = field(default_factory=list)
+    failures: list[Evidence] = field(default_factory=list)
 
 
 def wording(fix: FixSpec, settings: Settings, recording: Recording) -> Wording:
     """Return how this program makes a fix permanent; a fix that fails costs its own lines only."""
-    failures: list[str] = []
+    failures: list[Evidence] = []
     general, code = fix.permanent_form, lambda: fix.instruction(settings, recording)
     return Wording(
         instruction=_guarded(fix, "instruction", code, general, failures),
@@ -41,23 +41,20 @@ def wording_for_trace(fix: FixSpec, recording: Recording) -> Wording:
     if too_old or fix.lack(recording):
         return Wording(instruction=None)
     general: str | None = fix.permanent_form
-    failures: list[str] = []
+    failures: list[Evidence] = []
     advice = fix.advice or (lambda recording: general)
     text = _guarded(fix, "advice", lambda: advice(recording), general, failures)
     return Wording(instruction=text, failures=failures)
 
 
 def _guarded(
-    fix: FixSpec, name: str, make: Callable[[], _Part], instead: _Part, failures: list[str]
+    fix: FixSpec, name: str, make: Callable[[], _Part], instead: _Part, failures: list[Evidence]
 ) -> _Part:
     try:
         return make()
     except Exception as error:
-        failures.append(
-            f"The {name} of the fix {fix.ident} could not be written for this program "
-            f"({type(error).__name__}: {error}). `torchdoctor explain {fix.ident}` shows "
-            "its general form."
-        )
+        why = f"{type(error).__name__}: {error}"
+        failures.append(fact("fix-not-worded", part=name, fix=fix.ident, error=why))
         return instead
 
 

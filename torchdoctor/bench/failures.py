@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from torchdoctor.bench.pair_times import MEASURED, usable
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.schema import LaunchTiming
+from torchdoctor.schema import Evidence, LaunchTiming, fact
 from torchdoctor.schema.figures import counted
 
 _MOST_CRASHES = 3  # where the other program had not come as far: perhaps it crashes too
@@ -71,19 +71,13 @@ class Failures:
     _known: dict[str, _History] = field(default_factory=lambda: defaultdict(_History))
 
     @property
-    def doubts(self) -> list[str]:
-        """Return sentences for the report."""
+    def doubts(self) -> list[Evidence]:
+        """Return what the launches gave reason to doubt, for the report."""
         doubts = []
         if not self.works_twice:
-            doubts.append(
-                "The program could not run side by side with itself, so its launches followed "
-                "each other, which sees less in the same time."
-            )
+            doubts.append(fact("never-beside-itself"))
         if not math.isinf(self._own_end):
-            doubts.append(
-                f"The untouched program itself failed after {self._own_end} iterations; what was "
-                "measured before counts."
-            )
+            doubts.append(fact("untouched-failed", iterations=self._own_end))
         return doubts
 
     def remarks(self, name: str) -> list[str]:

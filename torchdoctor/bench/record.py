@@ -43,12 +43,14 @@ from torchdoctor.observe.steps import step_statistics, window_ns
 from torchdoctor.observe.window import ProfilerWindow
 from torchdoctor.schema import (
     Boundary,
+    Evidence,
     HostContact,
     LaunchTiming,
     NetworkUse,
     StorageFacts,
     SwitchedLaunch,
     Workload,
+    fact,
 )
 from torchdoctor.schema.errors import NoStepFound, ProgramFailed, TimedOut, UsageError
 
@@ -56,10 +58,6 @@ _MOST_IMAGES = 2  # with files of their own, beside that of the untouched progra
 # Launches that take turns are held up so long before the end of the budget: those blocks count.
 ENDS_BEFORE_S = 0.25
 _IMAGE_SHARE = 0.5  # of the time that is left, for the imports of a warm image
-_COMPILED_BEFORE = (
-    "Code that torch.compile made in an earlier run of this program was used again, so compiling "
-    f"took no longer than at a second start ({compile_cache.LIMIT}=0 compiles anew)."
-)
 _OBSERVED = LaunchSpec(name="observe")
 
 
@@ -94,7 +92,7 @@ class Recorder:
         self.timeout_s = timeout_s
         self.end_by_s = math.inf
         self.escaped: list[str] = []
-        self.doubts: list[str] = []
+        self.doubts: list[Evidence] = []
         self.contacts: list[list[HostContact]] = []  # of each launch
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
@@ -266,7 +264,7 @@ class Recorder:
         compiled = not self._compiled and any("compile_s" in fix.details for fix in timing.fixes)
         self._compiled |= compiled
         if compiled and compile_cache.is_next_run(self.workload, self._kept):
-            self.doubts.append(_COMPILED_BEFORE)
+            self.doubts.append(fact("compiled-before", variable=compile_cache.LIMIT))
         return timing
 
     def switch(self, spec: LaunchSpec, sizes: list[int], timeout_s: float) -> SwitchedLaunch:

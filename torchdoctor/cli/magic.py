@@ -32,6 +32,7 @@ def measured(line: str, cell: str, number: int) -> PythonReport | None:
     """
     from torchdoctor.cli import python
     from torchdoctor.launch.notebooks import converted_cell
+    from torchdoctor.reports import remarks
 
     try:
         try:
@@ -39,8 +40,8 @@ def measured(line: str, cell: str, number: int) -> PythonReport | None:
         except ValueError as error:
             raise UsageError(f"The options of %%torchdoctor are no words: {error}.") from error
         made = converted_cell(cell, number, str(Path.cwd()))
-        if made.remark:
-            say(made.remark)
+        if made.remark is not None:
+            say(remarks.sentence(made.remark))
         interpreter = [] if _names_python(options) else ["--python", sys.executable]
         return python.run_words([*interpreter, *options, "--", made.script])
     except TorchdoctorError as error:  # one sentence, and no traceback of ours

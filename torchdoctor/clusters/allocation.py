@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchdoctor.machine.environment import affinity, usable_cpus
+from torchdoctor.schema import Evidence, fact
 from torchdoctor.schema.errors import UsageError
-from torchdoctor.schema.figures import counted
 
 _ASK_S = 20.0
 _REPORT_S, _REPORT_SHARE = 30.0, 0.2  # of the job's time that is kept for ending and the report
-_OUTSIDE = "srun starts its processes outside the scratch layer: what they write is kept."
 _UNITS_S = (1, 60, 3600, 86400)
 _RAY_NOW = Path("/tmp/ray/ray_current_cluster")
 
@@ -30,13 +29,17 @@ class Allocation:
     left_s: float | None
 
     @property
-    def sentence(self) -> str:
+    def used(self) -> Evidence:
         """Return what is used of it."""
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
-        parts = [f"{usable_cpus():g} of this node's CPUs (affinity: {len(affinity())})"]
-        parts += [f"GPUs {gpus or 'none'}"] if gpus is not None else []
-        nodes = counted(len(self.nodes), "node")
-        return f"It ran in Slurm's job {self.job} of {nodes} and used {', '.join(parts)}."
+        return fact(
+            "ran-in-job",
+            job=self.job,
+            nodes=len(self.nodes),
+            cpus=usable_cpus(),
+            affinity=len(affinity()),
+            gpus=gpus or (None if gpus is None else "none"),
+        )
 
 
 def allocation() -> Allocation | None:
@@ -61,8 +64,8 @@ def seconds_of(text: str) -> float | None:
         return None
 
 
-def within_job(budget_s: float) -> tuple[float, list[str]]:
-    """Return the budget as far as the job's time goes, and sentences about the job.
+def within_job(budget_s: float) -> tuple[float, list[Evidence]]:
+    """Return the budget as far as the job's time goes, and what a report has to say of the job.
 
     Raise UsageError in a copy that srun started beside another one.
     """
@@ -74,22 +77,24 @@ def within_job(budget_s: float) -> tuple[float, list[str]]:
             "srun started torchdoctor several times: start it once (srun --ntasks=1 torchdoctor "
             "run ...), or the training below it (torchdoctor run -- srun python train.py)."
         )
-    outside = [_OUTSIDE] if any(Path(word).name == "srun" for word in sys.argv) else []
+    outside = (
+        [fact("srun-outside-layer")] if any(Path(word).name == "srun" for word in sys.argv) else []
+    )
     left_s = math.inf if given.left_s is None else given.left_s
     most_s = left_s - min(_REPORT_S, _REPORT_SHARE * left_s)
     if most_s >= budget_s:
-        return budget_s, [given.sentence, *outside]
-    shortened = f"Its time limit leaves {left_s:.0f} s, so the budget was {most_s:.0f} s."
-    return max(most_s, 1.0), [f"{given.sentence} {shortened}", *outside]
+        return budget_s, [given.used, *outside]
+    shortened = fact("job-shortens-budget", left_s=left_s, budget_s=most_s)
+    return max(most_s, 1.0), [given.used, shortened, *outside]
 
 
-def anew(output: Path | None, remarks: list[str]) -> Path | None:
+def anew(output: Path | None, remarks: list[Evidence]) -> Path | None:
     """Return the folder asked for; where a requeued job finds its own, another, with a remark."""
     again = os.environ.get("SLURM_RESTART_COUNT", "0")
     if output is None or again == "0" or not output.is_dir() or not any(output.iterdir()):
         return output
     beside = output.with_name(f"{output.name}-{again}")
-    remarks.append(f"The job was requeued, and {output} is of before: this is {beside}.")
+    remarks.append(fact("job-requeued", before=str(output), now=str(beside)))
     return beside
 
 

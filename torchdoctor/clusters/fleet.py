@@ -17,9 +17,8 @@ from torchdoctor.bench.failures import Lost
 from torchdoctor.bench.pair_times import usable
 from torchdoctor.clusters.tasks import Launches, Result, Task, decoded, encoded
 from torchdoctor.launch.launch import no_interrupts
-from torchdoctor.schema import HostContact
+from torchdoctor.schema import Evidence, HostContact, each_once, fact
 from torchdoctor.schema.errors import TorchdoctorError
-from torchdoctor.schema.figures import counted
 
 _POLL_S = 0.05
 _MOST_LOST = 2  # pairs in a row that a node may lose
@@ -59,7 +58,9 @@ class _Place:
 class Fleet:
     """Hands pairs to nodes and takes what comes back; `Engine` calls it. Close it at the end."""
 
-    def __init__(self, nodes: Sequence[Node], launches: Launches, doubts: Sequence[str]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], launches: Launches, doubts: Sequence[Evidence]
+    ) -> None:
         self._places = [_Place(node) for node in nodes]
         self._launches, self._chance = launches, random.Random(launches.seed)
         self._doubts = list(doubts)
@@ -79,17 +80,14 @@ class Fleet:
         return sum(place.out is None and place.task is None for place in self._places)
 
     @property
-    def doubts(self) -> list[str]:
-        """Return sentences for the report: where pairs were measured, what was lost."""
-        doubts = list(dict.fromkeys(self._doubts))
+    def doubts(self) -> list[Evidence]:
+        """Return what the report has to say: where pairs were measured, what was lost."""
+        doubts = each_once(self._doubts)
         if self._pairs:
-            where = ", ".join(f"{name} ({pairs})" for name, pairs in sorted(self._pairs.items()))
-            doubts.insert(0, f"These nodes measured pairs: {where}.")
+            nodes = [{"node": name, "pairs": pairs} for name, pairs in sorted(self._pairs.items())]
+            doubts.insert(0, fact("nodes-measured", nodes=nodes))
         if len(self._kinds) > 1:
-            doubts.append(
-                f"The nodes are not alike ({'; '.join(sorted(self._kinds))}): both sides of a pair "
-                "ran on one node, and the speed-ups are averages over such nodes."
-            )
+            doubts.append(fact("nodes-unlike", kinds=sorted(self._kinds)))
         return doubts
 
     def begin(self, task: PairTask) -> None:
@@ -122,8 +120,7 @@ class Fleet:
         with no_interrupts():
             unfinished = sum(place.running is not None for place in self._places)
             if unfinished:
-                pairs = counted(unfinished, "pair")
-                self._doubts.append(f"{pairs} had not ended on other nodes when the search did.")
+                self._doubts.append(fact("pairs-unfinished", pairs=unfinished))
             for place in self._places:
                 if place.running is not None:
                     place.running.cancel()
@@ -135,7 +132,7 @@ class Fleet:
         measured = self._read(place, task, outcome)
         if isinstance(measured, Lost):
             place.lost += 1
-            self._doubts.append(f"{place.node.name} lost a pair: {measured.reason}")
+            self._doubts.append(fact("pair-lost", node=place.node.name, reason=measured.reason))
             if place.lost >= _MOST_LOST and place.out is None:
                 self._leave_out(place, measured.reason)
         else:
@@ -162,7 +159,7 @@ class Fleet:
 
     def _leave_out(self, place: _Place, why: str) -> None:
         place.out = why
-        self._doubts.append(f"{place.node.name} was left out from then on: {why}")
+        self._doubts.append(fact("node-left-out", node=place.node.name, reason=why))
 
 
 def _own_failure(task: PairTask, result: Result) -> str | None:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.clusters.worker import SUFFIX
+from torchdoctor.schema import Evidence, fact
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.figures import counted
 
 _END_S = 40.0  # for a node to end its launches and its worker
 
 
-def nodes(address: str, count: int, gpus: int) -> tuple[list[RayNode], list[str]]:
+def nodes(address: str, count: int, gpus: int) -> tuple[list[RayNode], list[Evidence]]:
     """Return a node for each pair at a time, this machine's first, and sentences for the report.
 
     `count`: 0 for all that have room. Raise UsageError where no cluster can be used.
@@ -34,9 +35,7 @@ def nodes(address: str, count: int, gpus: int) -> tuple[list[RayNode], list[str]
         )
     able.sort(key=lambda node: node["NodeID"] != this_node_id)
     chosen = able[: count or None]
-    doubts = []
-    if count > len(able):
-        doubts = [f"--nodes asks for {count}, and {counted(len(able), 'node')} can run pairs."]
+    doubts = [fact("fewer-nodes", asked=count, able=len(able))] if count > len(able) else []
     return [
         RayNode(
             ray=ray,

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from torchdoctor.clusters.allocation import allocation, asked
 from torchdoctor.clusters.commands import CommandNode
+from torchdoctor.schema import Evidence, fact
 from torchdoctor.schema.errors import UsageError
-from torchdoctor.schema.figures import counted
 
 _JOB = "TORCHDOCTOR_JOB"  # the name of the job that torchdoctor itself asked for
 _PAIR = "-pair"
@@ -85,8 +85,10 @@ def run_in_a_job(text: str, gpus: int) -> int | None:
     return code
 
 
-def nodes(text: str, count: int, gpus: int, folder: Path) -> tuple[list[CommandNode], list[str]]:
-    """Return the nodes for pairs, this one first, and sentences for the report.
+def nodes(
+    text: str, count: int, gpus: int, folder: Path
+) -> tuple[list[CommandNode], list[Evidence]]:
+    """Return the nodes for pairs, this one first, and what the report has to say of them.
 
     In a job that somebody else asked for these are its nodes, `count` (0: all) of them at most.
     """
@@ -116,9 +118,10 @@ def nodes(text: str, count: int, gpus: int, folder: Path) -> tuple[list[CommandN
         )
         for node in wanted
     ]  # fmt: skip
-    has = counted(len(given.nodes), "node")
-    few = [f"--nodes asks for {count}, and job {given.job} has {has}: these were used."]
-    return [here, *steps], few if count > len(given.nodes) else []
+    if count <= len(given.nodes):
+        return [here, *steps], []
+    fewer = fact("fewer-nodes-in-job", asked=count, job=given.job, nodes=len(given.nodes))
+    return [here, *steps], [fewer]
 
 
 def _srun(name: str) -> list[str]:

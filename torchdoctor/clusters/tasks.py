@@ -13,7 +13,7 @@ from torchdoctor.bench.engine import PairTask, PairTimings
 from torchdoctor.bench.measurement import Pace, ProgramLaunches
 from torchdoctor.launch.launch_spec import FixFile, LaunchSpec
 from torchdoctor.observe.window import Window
-from torchdoctor.schema import Boundary, HostContact, LaunchTiming, Workload
+from torchdoctor.schema import Boundary, Evidence, HostContact, LaunchTiming, Workload
 from torchdoctor.schema.errors import UsageError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -161,7 +161,7 @@ class Result:
     kind: str = ""  # of its processor and GPUs
     timings: list[LaunchTiming] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[Evidence] = field(default_factory=list)
     escaped: list[str] = field(default_factory=list)  # files of the user that were changed
     contacts: list[list[HostContact]] = field(default_factory=list)  # of each launch
     problem: str | None = None

@@ -88,7 +88,7 @@ def _measured(task: Task, node: str) -> Result:
                     kind=_kind(wanted.workload.python),
                     timings=pair.timings,
                     seconds=pair.seconds,
-                    doubts=[*recorder.doubts, *filter(None, [sandbox.doubt])],
+                    doubts=[*recorder.doubts, *sandbox.doubts],
                     escaped=recorder.escaped,
                     contacts=recorder.contacts,
                 )

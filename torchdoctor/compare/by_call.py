@@ -9,7 +9,6 @@ from torchdoctor.reports.compared_facts import with_sentences
 from torchdoctor.schema import KernelTime, Operator, Remark, Report, TraceStatistics, fact
 from torchdoctor.schema.comparison import ComparedSide, Comparison, OperatorChange
 from torchdoctor.schema.errors import Inconclusive
-from torchdoctor.schema.figures import counted
 from torchdoctor.trials.compare import SMALLEST_DELTA
 
 _MOST = 10
@@ -82,7 +81,7 @@ def _side(report: Report, name: str) -> ComparedSide:
         name=name,
         kind="trace" if is_trace(report) else "run",
         step_s=whole_s,
-        basis=f"mean of {counted(steps, 'step')}" if steps else "the whole trace",
+        measured_as=fact("mean-of-traced-steps", steps=steps) if steps else fact("whole-trace"),
         command=report.workload.command,
         created=report.created,
     )

@@ -4,11 +4,9 @@ import math
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
-from torchdoctor.schema import Interval, Report, StepTime
+from torchdoctor.schema import Interval, Report, StepTime, fact
 from torchdoctor.schema.comparison import ComparedSide
 from torchdoctor.schema.errors import Inconclusive
-from torchdoctor.schema.figures import counted, seconds
-from torchdoctor.schema.units import several
 from torchdoctor.trials.compare import SMALLEST_DELTA, delta, welch_interval
 
 OTHER_LOAD = 0.2  # of the usable CPUs: a difference that can make a program slower by itself
@@ -128,11 +126,11 @@ def _time(report: Report, name: str, profiled: bool) -> StepTime:
 
 
 def _side(report: Report, name: str, time: StepTime, by_mean: bool) -> Side:
-    median = f" (median {seconds(time.median)})" if by_mean else ""
     steps = report.steps
     unit = steps.boundary.unit if steps is not None else "step"
-    times = counted(time.steps, unit, several(unit))
-    basis = f"{'mean' if by_mean else 'median'} of {times}{median}"
+    measured_as = fact("median-of-steps", unit=unit, steps=time.steps)
+    if by_mean:
+        measured_as = fact("mean-of-steps", unit=unit, steps=time.steps, median_s=time.median)
     mean_s = time.mean or time.median
     rate = report.baseline.samples_per_s
     samples = steps.samples_per_step if steps is not None else None
@@ -145,7 +143,7 @@ def _side(report: Report, name: str, time: StepTime, by_mean: bool) -> Side:
         step_s=mean_s if by_mean else time.median,
         low_s=time.p10,
         high_s=time.p90,
-        basis=f"{basis}, spread: 10 to 90 %",
+        measured_as=measured_as,
         parts_s=steps.mean_s if observed and steps is not None else mean_s,
         samples_per_step=samples,
         command=report.workload.command,
@@ -172,7 +170,7 @@ def _by_launches(a: Side, b: Side) -> tuple[Side, Side, Interval | None]:
                 step_s=geometric_mean(times) * samples,
                 low_s=min(times) * samples,
                 high_s=max(times) * samples,
-                basis=f"mean of {len(times)} launches, spread: smallest to largest",
+                measured_as=fact("mean-of-launches", launches=len(times)),
             ),
         )
         for side, times in zip((a, b), launches, strict=True)

@@ -11,13 +11,23 @@ from typing import TypeVar
 from torchdoctor.queries.analysed import calls_of
 from torchdoctor.queries.hot_calls import sampled_calls
 from torchdoctor.queries.loading import HANDED_OVER_S
-from torchdoctor.queries.lookup import changes_itself, data_wait_share, place
+from torchdoctor.queries.lookup import data_wait_share, own_changes, place
 from torchdoctor.queries.torchrun_commands import EXAMPLE, one_machine, program
 from torchdoctor.queries.touched import calls
-from torchdoctor.schema import Location, Recording, Settings, StackSample, TensorCall, Touches
+from torchdoctor.schema import (
+    Evidence,
+    Location,
+    Recording,
+    Settings,
+    StackSample,
+    TensorCall,
+    Touches,
+    fact,
+)
 
 Answer = TypeVar("Answer")
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
+_MOST_NAMED = 3  # of what a dataset changes in itself
 
 
 def asked_once(ask: Callable[[Recording], Answer]) -> Callable[[Recording], Answer]:
@@ -49,10 +59,16 @@ def hardly_waits(recording: Recording) -> str | None:
     return f"The step waits {1e3 * wait_s:.1f} ms for data, and to hand a batch over takes as long."
 
 
-def changed_itself(recording: Recording, but: str) -> str | None:
-    """Return a doubt about what the dataset changes in itself: {but} says what becomes of it."""
-    changes = changes_itself(recording)
-    return f"{changes}: {but}" if changes else None
+def changed_itself(recording: Recording, ident: str) -> Evidence | None:
+    """Return a doubt about what the dataset changes in itself; `ident`: what becomes of it."""
+    changes = own_changes(recording)
+    if not changes:
+        return None
+    named = [
+        {"name": change.name, "file": change.location.file, "line": change.location.line}
+        for change in changes[:_MOST_NAMED]
+    ]
+    return fact(ident, changes=named)
 
 
 def fewer_than_two_gpus(recording: Recording) -> str | None:

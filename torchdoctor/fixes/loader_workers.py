@@ -38,7 +38,7 @@ from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.queries import loading, lookup
 from torchdoctor.queries.loading import TRACED_WORKERS, traced_workers
 from torchdoctor.queries.touched import given_back, several, waits
-from torchdoctor.schema import Example, FixSpec, LoaderFacts, Recording, Settings, Touches
+from torchdoctor.schema import Evidence, Example, FixSpec, LoaderFacts, Recording, Settings, Touches
 
 _IOWAIT = 0.2
 _ALMOST = 0.85  # of the workers that would keep up with the model
@@ -63,12 +63,11 @@ def refuses(recording: Recording) -> str | None:
     return None if _started_again(recording) else hardly_waits(recording)
 
 
-def doubt(recording: Recording) -> str | None:
+def doubt(recording: Recording) -> Evidence | None:
     loaders = lookup.training_loaders(recording)
     if not loaders or loaders[0].num_workers:
         return None
-    but = "each worker would change a copy of its own, and the main process would not see it."
-    return changed_itself(recording, but)
+    return changed_itself(recording, "dataset-changed-in-workers")
 
 
 def settings(recording: Recording) -> list[Settings]:

@@ -89,9 +89,7 @@ FIX = FixSpec(
     together=loader_workers.together,
     includes=includes,
     suits=lambda trace: False,
-    doubt=lambda recording: changed_itself(
-        recording, "persistent workers would keep copies of their own, each changed for itself."
-    ),
+    doubt=lambda recording: changed_itself(recording, "dataset-changed-in-kept-workers"),
     apply=apply,
     location=loader_location,
     instruction=lambda settings, recording: loader_call(recording, **settings, **_PERSISTENT),

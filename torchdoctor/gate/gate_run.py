@@ -35,6 +35,7 @@ from torchdoctor.schema import (
     ProgressEvent,
     Workload,
     WorkloadRecord,
+    as_remark,
     fact,
 )
 from torchdoctor.schema.errors import Inconclusive, ProgramFailed
@@ -60,7 +61,7 @@ class GateRun:
         self._workload = workload
         self._ref = ref
         self._settings = settings
-        self._doubts = [*settings.remarks]
+        self._remarks = [as_remark(remark) for remark in settings.remarks]
         self._why: Evidence | None = None  # it is not decided
         self._interrupted = False
         self._spent_s, self._pair_s = 0.0, 0.0  # before the first pair, and by each
@@ -75,10 +76,8 @@ class GateRun:
             processes = [process for version in observed.versions for process in version.processes]
             loaded = [path for process in processes for path in process.sources]
             folders = [reference.root.resolve(), reference.folder.resolve()]
-            self._doubts += [
-                *observed.doubts,
-                *unloaded_doubts(folders, reference.differing, loaded),
-            ]
+            self._remarks += observed.remarks
+            self._doubt(*unloaded_doubts(folders, reference.differing, loaded))
             sources = digests(loaded, folders[0])
             launches = self._launches(observed)
             chance = random.Random(self._settings.seed)
@@ -102,37 +101,27 @@ class GateRun:
             if why := changed(sources, folders[0]):
                 verdict = "inconclusive"
                 self._why = fact("because", reason=why)
-            self._doubts += [*_failure_doubts(engine), *session.launch_doubts()]
+            self._doubt(*_failure_doubts(engine), *session.launch_doubts())
             machine = session.environment(observed.versions[1])
             if load := load_of([version.sensors for version in observed.versions], machine.cpus):
-                self._doubts.append(
-                    f"Other programs kept {load} busy while the versions were observed: on a quiet "
-                    "machine the same time would show smaller differences."
-                )
+                self._doubt(fact("busy-while-observed", load=load))
             report = self._report(observed, measured, verdict, reference.commit)
             how = "side by side" if engine.runs_beside(*observed.arms) else "in turns"
             return session.completed(replace(report, environment=machine, measured=how))
 
+    def _doubt(self, *doubts: Evidence) -> None:
+        self._remarks += map(as_remark, doubts)
+
     def _reference_arm(self, reference: Reference) -> LaunchSpec:
         """Return how the reference is launched."""
         if not reference.differing:
-            self._doubts.append(
-                f"No tracked file differs between {self._ref} and the working tree: both sides are "
-                "the same program."
-            )
+            self._doubt(fact("no-file-differs", reference=self._ref))
         if self._workload.script is not None and reference.script is None:
-            self._doubts.append(
-                f"{self._workload.script} lies outside the repository: both sides run the same "
-                "file."
-            )
+            self._doubt(fact("script-outside-repository", script=self._workload.script))
         if self._session.sandbox.mode == "overlay":
             return replace(UNTOUCHED, contents=reference.contents())
-        self._doubts.append(
-            f"Without the overlay sandbox the reference ran in {reference.folder}, with links to "
-            "your untracked files."
-        )
         moved, doubts = elsewhere(reference)
-        self._doubts += doubts
+        self._doubt(fact("reference-elsewhere", folder=str(reference.folder)), *doubts)
         return moved
 
     def _launches(self, observed: Observed) -> ProgramLaunches:
@@ -159,9 +148,7 @@ class GateRun:
                 why = takes_one_process(observed.versions) or too_large(observed.versions)
             if why is not None:
                 turns = None
-                self._doubts.append(
-                    f"The launches took turns, because {why}: that sees less in the same time."
-                )
+                self._doubt(fact("versions-took-turns", reason=why))
         return ProgramLaunches(
             recorder=self._session.recorder, pace=pace, window=window, turns=turns
         )
@@ -246,21 +233,15 @@ class GateRun:
             p_value=p,
             mean_ratio=basis.mean,
             blind_spot=blind_spot(rows[0].ratio),
-            doubts=self._doubts,
+            remarks=self._remarks,
             interrupted=self._interrupted,
         )
 
 
-def _failure_doubts(engine: Engine) -> list[str]:
+def _failure_doubts(engine: Engine) -> list[Evidence]:
     """Return what became of launches that failed, without ending the gate."""
     failures = engine.failures
-    doubts = [
-        f"The working tree's program broke down where that of the reference went on: {why}"
-        for why in failures.broke_down[NEW.name]
-    ]
+    doubts = [fact("new-broke-down", reason=why) for why in failures.broke_down[NEW.name]]
     if NEW.name in failures.apart:
-        doubts.append(
-            "The two versions could not run side by side, so their launches took turns, which "
-            f"sees less in the same time: {failures.apart[NEW.name]}."
-        )
+        doubts.append(fact("never-beside-each-other", reason=failures.apart[NEW.name]))
     return doubts

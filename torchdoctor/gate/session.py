@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from torchdoctor import __version__
 from torchdoctor.bench.record import Recorder
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.launch.escaped_writes import escape_doubt
+from torchdoctor.launch.escaped_writes import escape_doubts
 from torchdoctor.launch.kept_input import keep_stdin
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.run_folder import gone_if_refused, new_run_folder
@@ -19,13 +19,17 @@ from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import as_seen_by, environment
 from torchdoctor.observe.observation import Observation
 from torchdoctor.reports.gate_facts import with_sentence
-from torchdoctor.reports.wording import how_it_failed, program_failed
+from torchdoctor.reports.wording import program_failed
 from torchdoctor.schema import (
     Environment,
+    Evidence,
+    ProgramFailure,
     ProgressEvent,
+    Remark,
     StepStatistics,
     Workload,
     WorkloadRecord,
+    as_remark,
     fact,
 )
 from torchdoctor.schema.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
@@ -48,7 +52,7 @@ class GateSession:
         self._tell = progress
         self._began, self._created = time.monotonic(), datetime.now(timezone.utc)
         self._closing = contextlib.ExitStack()
-        self.input_doubts: list[str] = []  # of what was piped in
+        self.input_doubts: list[Evidence] = []  # of what was piped in
 
     def __enter__(self) -> GateSession:
         settings = self.settings
@@ -111,11 +115,10 @@ class GateSession:
         )
         return replace(machine, sandbox=self.sandbox.mode)
 
-    def launch_doubts(self) -> list[str]:
+    def launch_doubts(self) -> list[Evidence]:
         """Return what the launches gave reason to doubt, and the sandbox they ran in."""
-        escaped = escape_doubt(self.recorder.escaped, self.sandbox.mode)
-        doubts = [*self.input_doubts, *self.recorder.doubts, *escaped]
-        return [*doubts, *filter(None, [self.sandbox.doubt])]
+        escaped = escape_doubts(self.recorder.escaped, self.sandbox.mode)
+        return [*self.input_doubts, *self.recorder.doubts, *escaped, *self.sandbox.doubts]
 
     def completed(self, report: GateReport) -> GateReport:
         """Return the report with what was launched, when and where."""
@@ -125,7 +128,6 @@ class GateSession:
             created=self._created.isoformat(timespec="seconds"),
             workload=_record(self.workload),
             network=self.recorder.network,
-            doubts=list(dict.fromkeys(report.doubts)),
             run_folder=str(self._folder),
         )
 
@@ -159,7 +161,7 @@ class Observed:
     arms: tuple[LaunchSpec, LaunchSpec]
     versions: tuple[Observation, Observation]
     waits: list[tuple[StepStatistics, StepStatistics]]
-    doubts: list[str] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)  # on either version
 
 
 def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref: str) -> Observed:
@@ -176,12 +178,10 @@ def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref:
             f"Not comparable with {ref}: the size of a batch is known in {where} only, and time "
             "per step says nothing where a step may hold another number of samples."
         )
-    doubts = [
-        *new.doubts,
-        *(f"Of {ref}: {doubt}" for doubt in old.doubts if doubt not in new.doubts),
-    ]
+    of_old = [doubt for doubt in old.doubts if doubt not in new.doubts]
     if old.failure is not None:
-        doubts.append(f"{ref}: {how_it_failed(old.failure)}; the steps before are compared.")
+        of_old.append(_failed(old.failure))
+    remarks = [*map(as_remark, new.doubts), *(as_remark(doubt, of=ref) for doubt in of_old)]
     waits = [(old.steps, new.steps)]
     if session.settings.tolerances.get("data_loader_share") is not None:
         # Whichever reads first finds nothing in the page cache: the reference is first now.
@@ -192,9 +192,18 @@ def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref:
             waits.append((first.steps, second.steps))
         except (ProgramFailed, NoStepFound, TimedOut) as error:
             reason = str(error).splitlines()[0]
-            doubts.append(f"The wait for data was observed in one order only: {reason}")
+            remarks.append(as_remark(fact("waits-in-one-order", reason=reason)))
     reference_arm, new_arm = (
         replace(arm, boundary=observation.steps_found.boundary)
         for arm, observation in zip(arms, (old, new), strict=True)
     )
-    return Observed(arms=(reference_arm, new_arm), versions=(old, new), waits=waits, doubts=doubts)
+    return Observed(
+        arms=(reference_arm, new_arm), versions=(old, new), waits=waits, remarks=remarks
+    )
+
+
+def _failed(failure: ProgramFailure) -> Evidence:
+    """Return after how many steps a version failed by itself, and how."""
+    if failure.exit_code < 0:
+        return fact("version-killed", steps=failure.steps, signal=-failure.exit_code)
+    return fact("version-failed", steps=failure.steps, exit_code=failure.exit_code)

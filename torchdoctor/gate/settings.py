@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchdoctor.schema import Workload
+from torchdoctor.schema import Evidence, Workload
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import BrokenToml, parsed_toml
 
@@ -34,7 +34,7 @@ class GateSettings:
     sandbox: bool = True
     network: bool = True  # whether launches may use it
     side_by_side: bool = True
-    remarks: Sequence[str] = ()  # of the job that it runs in
+    remarks: Sequence[Evidence] = ()  # of the job that it runs in
     cluster: "Cluster | None" = None  # whose nodes measure pairs
 
 

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
+from torchdoctor.schema import Evidence, fact
 from torchdoctor.schema.figures import counted
 
 # What no program reads while it trains.
@@ -38,8 +39,8 @@ def changed(then: dict[Path, bytes | None], root: Path) -> str:
 
 def unloaded_doubts(
     folders: Sequence[Path], differing: Iterable[str], sources: Iterable[str]
-) -> list[str]:
-    """Return sentences on what of the paths that differ was perhaps not measured."""
+) -> list[Evidence]:
+    """Return doubts on what of the paths that differ was perhaps not measured."""
     loaded = set(sources)
     differ = list(differing)
     python = [path for path in differ if path.endswith(".py")]
@@ -57,17 +58,10 @@ def unloaded_doubts(
     ]
     if copies:
         path, copy = copies[0]
-        more = f" (and {counted(len(copies) - 1, 'more file')})" if len(copies) > 1 else ""
-        return [
-            f"{path}{more} differs and was not loaded; the program loaded the installed {copy}, "
-            "which is the same on both sides. If that is a copy of it, the change was not "
-            "compared: install the working tree with pip install -e, or put it on PYTHONPATH."
-        ]
+        more = len(copies) - 1 or None
+        return [fact("installed-copy-loaded", path=path, more=more, copy=str(copy))]
     code_alone = all(path.endswith((".py", *_PROSE)) for path in differ)
     if not python or len(left_out) < len(python) or not code_alone:
         return []
-    named = ", ".join(python[:_NAMED]) + (", ..." if len(python) > _NAMED else "")
-    return [
-        f"No process of the program that was seen loaded a Python file that differs ({named}): "
-        "both sides may be the same program."
-    ]
+    named = [*python[:_NAMED], *(["..."] if len(python) > _NAMED else [])]
+    return [fact("change-not-loaded", files=named)]

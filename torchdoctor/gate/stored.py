@@ -20,33 +20,27 @@ from torchdoctor.observe.window import choose_window
 from torchdoctor.queries.hardware import load_of
 from torchdoctor.schema import (
     Environment,
+    Evidence,
     LaunchTiming,
     ProgressEvent,
+    Remark,
     Report,
     SensorStatistics,
     StepStatistics,
     Workload,
     WorkloadRecord,
+    as_remark,
     fact,
 )
 from torchdoctor.schema.errors import Inconclusive, UsageError
 from torchdoctor.schema.figures import seconds
 from torchdoctor.schema.gate import GateReport
 from torchdoctor.schema.record_files import read_report
-from torchdoctor.schema.units import several
 from torchdoctor.trials.compare import has_two_modes
 
 _SEES_NOTHING = 10.0  # times as long, from which on alone a comparison would fail
 FEWEST_STORED = 3
 LAUNCHES = 5
-_ANOTHER_TIME = (
-    "Compared with launches of another time: what else ran on the machine then and now is in the "
-    "figures. A gate against a commit (--against) measures both side by side."
-)
-_LONG_STEPS = (
-    "Some {units} take far longer now, and the stored launches hold their median {unit} alone: "
-    "what the long ones take is not in the comparison."
-)
 
 
 def gate_against_report(
@@ -77,11 +71,14 @@ def gate_against_report(
             observed.append(session.observe(UNTOUCHED, "the program again: the wait for data"))
         timings = launched(session, observed[0], forked=stored.baseline.measured == "side by side")
         report = stored_report(stored, name, settings, observed, timings)
-        doubts = [*report.doubts, *observed[0].doubts, *session.launch_doubts()]
-        doubts += load_doubts(
-            stored, [observation.sensors for observation in observed], machine.cpus
-        )
-        return session.completed(replace(report, environment=machine, doubts=doubts))
+        sensors = [observation.sensors for observation in observed]
+        doubts = [
+            *observed[0].doubts,
+            *session.launch_doubts(),
+            *load_doubts(stored, sensors, machine.cpus),
+        ]
+        remarks = [*report.remarks, *map(as_remark, doubts)]
+        return session.completed(replace(report, environment=machine, remarks=remarks))
 
 
 def launched(
@@ -178,29 +175,25 @@ def stored_report(
         blind_spot=blind_spot(compared.ratio),
         measured="stored",
         per="step" if per_step else "sample",
-        doubts=[_ANOTHER_TIME, *_long_steps(by, observed[0], timings)],
+        remarks=_remarks(by, observed[0], timings),
     )
 
 
-def _long_steps(by: str, observed: Observation, timings: list[LaunchTiming]) -> list[str]:
-    """Return what stored medians do not hold, where steps come in two kinds now."""
-    two_modes = observed.steps.two_modes or has_two_modes(timings)
-    unit = observed.steps.boundary.unit
-    words = {"unit": unit, "units": several(unit)}
-    return [_LONG_STEPS.format_map(words)] if by == "median" and two_modes else []
+def _remarks(by: str, observed: Observation, timings: list[LaunchTiming]) -> list[Remark]:
+    """Return what weakens a comparison with stored launches, above all with their medians."""
+    doubts = [fact("another-time")]
+    if by == "median" and (observed.steps.two_modes or has_two_modes(timings)):
+        doubts.append(fact("long-steps-not-stored"))
+    return list(map(as_remark, doubts))
 
 
-def load_doubts(stored: Report, now: Sequence[SensorStatistics], usable: float) -> list[str]:
+def load_doubts(stored: Report, now: Sequence[SensorStatistics], usable: float) -> list[Evidence]:
     """Return where a busy machine may be what differs, then or now."""
     loads = {
-        "when the stored launches were made": load_of([stored.sensors], stored.environment.cpus),
-        "now": load_of(now, usable),
+        "busy-then": load_of([stored.sensors], stored.environment.cpus),
+        "busy-now": load_of(now, usable),
     }
-    return [
-        f"Other programs kept {load} busy {when}: what they took is in the times."
-        for when, load in loads.items()
-        if load
-    ]
+    return [fact(ident, load=load) for ident, load in loads.items() if load]
 
 
 def read_stored(path: Path) -> Report:

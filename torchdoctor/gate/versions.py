@@ -19,7 +19,7 @@ from torchdoctor.launch.launch import PROBE
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.sandbox import Contents
 from torchdoctor.machine.environment import ask_interpreter
-from torchdoctor.schema import Workload
+from torchdoctor.schema import Evidence, Workload, fact
 from torchdoctor.schema.errors import UsageError
 
 _MOST_CONTENT_BYTES = 256 << 20
@@ -144,7 +144,7 @@ class Reference:
         return contents
 
 
-def elsewhere(reference: Reference) -> tuple[LaunchSpec, list[str]]:
+def elsewhere(reference: Reference) -> tuple[LaunchSpec, list[Evidence]]:
     """Return how the program runs in the scratch folder, linked to what git lacks, and doubts."""
     _link_the_rest(reference)
     _own_repository(reference)
@@ -153,10 +153,7 @@ def elsewhere(reference: Reference) -> tuple[LaunchSpec, list[str]]:
     python = workload.python
     imported = None if python is None else ask_interpreter(python, _ASK, workload.cwd)
     if imported is None:
-        doubts.append(
-            "Which folders the reference's interpreter imports from is not known: an editable "
-            "install of the working tree would be the new version's on both sides."
-        )
+        doubts.append(fact("imports-unknown"))
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     further = [path for path in imported or [] if _moved(reference, path) != path]
     paths = [_moved_argument(reference, path) for path in dict.fromkeys([*given, *further])]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchdoctor.machine.mounts import unanswered
+from torchdoctor.schema import Evidence, fact
+from torchdoctor.schema.figures import counted
 
 LOOK_AT_MOST = 20_000
 LOOK_AT_MOST_S = 2.0
@@ -85,14 +87,23 @@ def snapshot(folders: Iterable[str], skip: Iterable[str] = ()) -> Snapshot:
     return Snapshot(files=files, whole=whole)
 
 
-def escape_doubt(escaped: Collection[str], mode: str) -> list[str]:
+def escape_doubts(escaped: Collection[str], mode: str) -> list[Evidence]:
     """Return one doubt where writes reached these files, wanted or not, else none."""
     if not escaped:
         return []
-    more = len(escaped) - _NAMED
-    named = ", ".join(list(escaped)[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    how = "as --no-sandbox lets it" if mode == "none" else f"in spite of the '{mode}' sandbox"
-    return [f"{len(escaped)} of your files changed while the program ran, {how}: {named}."]
+    ident = "files-changed-unsandboxed" if mode == "none" else "files-changed-in-sandbox"
+    further = len(escaped) - _NAMED
+    more = further if further > 0 else None
+    named = list(escaped)[:_NAMED]
+    return [fact(ident, files=len(escaped), named=named, more=more, sandbox=mode)]
+
+
+def changed_while_it_ran(escaped: Collection[str]) -> str:
+    """Return what an error adds where writes reached these files; else an empty string."""
+    if not escaped:
+        return ""
+    named = ", ".join(list(escaped)[:_NAMED])
+    return f"{counted(len(escaped), 'file')} of yours changed while it ran, such as {named}."
 
 
 @functools.cache  # a launch leaves everything as it was

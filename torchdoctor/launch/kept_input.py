@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from torchdoctor.launch.run_folder import writing
+from torchdoctor.schema import Evidence, fact
 from torchdoctor.schema.errors import UsageError
 
 MOST_BYTES = 64 << 20  # of a pipe; a file may be of any size
@@ -23,7 +24,7 @@ class KeptInput:
     """A file with what the program reads; None: it reads nothing."""
 
     path: Path | None = None
-    doubt: str | None = None  # one sentence: it may not be all
+    doubt: Evidence | None = None  # it may not be all
 
 
 def keep_stdin(folder: Path) -> KeptInput:
@@ -102,10 +103,7 @@ def _of_pipe(descriptor: int, folder: Path) -> KeptInput:
         return KeptInput(path=kept)
     return KeptInput(
         path=kept,
-        doubt=(
-            f"The pipe to standard input stayed open and gave nothing for {GOES_ON_WITHIN_S:.0f} "
-            f"s: each launch read the {size} bytes that had come."
-        ),
+        doubt=fact("input-stayed-open", silent_s=GOES_ON_WITHIN_S, size_bytes=size),
     )
 
 

@@ -29,7 +29,7 @@ from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.run_folder import RUNS
 from torchdoctor.launch.sandbox import TEMPORARY, Command, Sandbox, Started
 from torchdoctor.machine import processes
-from torchdoctor.schema import LaunchTiming, Workload, secret_values
+from torchdoctor.schema import Evidence, LaunchTiming, Workload, fact, secret_values
 from torchdoctor.schema.errors import TorchdoctorError, UsageError
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class LaunchResult:
     escaped_writes: list[str] = field(default_factory=list)
     sandbox: str = "overlay"  # its mode
     full_layer: layer_limits.Room | None = None  # that the program found no space left in
-    doubts: list[str] = field(default_factory=list)  # what could not be ended, a sentence each
+    doubts: list[Evidence] = field(default_factory=list)  # what could not be ended
     sensors: SensorColumns | None = None
     began_s: float | None = None  # time.monotonic(), which on Linux is the probe's clock too
 
@@ -407,7 +407,7 @@ class _Watch:
             escaped_writes=self._snapshot().changed_since(files) if files is not None else [],
             sandbox=sandbox.mode,
             full_layer=layer_limits.full_layer(tail, [running.least_room, started.memory]),
-            doubts=[] if clean else ["A process of the program could not be ended."],
+            doubts=[] if clean else [fact("process-left-running")],
             sensors=columns,
             began_s=begin,
         )
@@ -563,9 +563,9 @@ def reason_of_layer(result: LaunchResult) -> str:
 
 def told_besides(result: LaunchResult) -> str:
     """Return what an error has to tell besides its cause: changed files, memory, the layer."""
-    escaped = escaped_writes.escape_doubt(result.escaped_writes, result.sandbox)
+    escaped = escaped_writes.changed_while_it_ran(result.escaped_writes)
     killed = _MAYBE_MEMORY if result.exit_code in _KILLED else None
-    return " ".join(filter(None, [*escaped, killed, reason_of_layer(result)]))
+    return " ".join(filter(None, [escaped, killed, reason_of_layer(result)]))
 
 
 def with_ending(

@@ -14,10 +14,12 @@ from pathlib import Path
 import msgspec
 
 from torchdoctor.launch.run_folder import RUNS
+from torchdoctor.schema import Evidence, fact
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import write_text
 
 SUFFIX = ".ipynb"
+_MOST_SHOWN = 3  # of the lines and cells that are left out
 _FOLDER = ".notebooks"  # below that of the runs
 _CELL = "cell"  # begins the name of a script that is made of one
 _MADE_OF_CELL = re.compile(r"# Made by torchdoctor of (In\[\d+\]):")
@@ -59,7 +61,7 @@ class Converted:
     """A script made of a notebook."""
 
     script: str  # its path
-    remark: str | None  # what was left out, one sentence
+    remark: Evidence | None  # what was left out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,16 +117,12 @@ def _launchable(cells: Sequence[_Cell], name: str, stem: str, folder: Path, cwd:
     return Converted(script=str(script.absolute()), remark=_remark(name, left_out))
 
 
-def _remark(name: str, left_out: Sequence[str]) -> str | None:
+def _remark(name: str, left_out: Sequence[str]) -> Evidence | None:
     if not left_out:
         return None
-    shown = ", ".join(dict.fromkeys(left_out[:3]))
-    more = ", ..." if len(left_out) > 3 else ""
-    noun = "line or cell" if len(left_out) == 1 else "lines or cells"
-    return (
-        f"{len(left_out)} {noun} of {name} that only IPython understands were left out ({shown}"
-        f"{more}): what they install or set is missing here."
-    )
+    shown = list(dict.fromkeys(left_out[:_MOST_SHOWN]))
+    shown += ["..."] if len(left_out) > _MOST_SHOWN else []
+    return fact("cells-left-out", cells=len(left_out), notebook=name, shown=shown)
 
 
 def _cells_of_notebook(path: Path) -> list[_Cell]:

@@ -25,7 +25,7 @@ from torchdoctor.launch.escaped_writes import foreign_files
 from torchdoctor.launch.layer_limits import Room
 from torchdoctor.launch.layer_plan import Planner, Step
 from torchdoctor.machine.mounts import ANSWERS_WITHIN_S, mounts_now, unanswered
-from torchdoctor.schema import Workload
+from torchdoctor.schema import Evidence, Workload, fact
 from torchdoctor.schema.errors import UsageError
 
 ENTRY = Path(__file__).with_name("sandbox_entry.py")
@@ -191,7 +191,7 @@ class Sandbox:
     mode: str  # "overlay", "landlock" (and the probe redirects Python and torch), or "none"
     store: scratch.Scratch
     reason: str | None = None  # why it is not "overlay", one sentence
-    doubts: list[str] = field(default_factory=list)  # what is not covered, one sentence each
+    uncovered: list[Evidence] = field(default_factory=list)  # what it does not keep away
     userns: bool = False
     pidns: bool = False
     on_disk: bool = False
@@ -247,18 +247,12 @@ class Sandbox:
             raise
 
     @property
-    def doubt(self) -> str | None:
-        """Return all that is not covered, for the report; None where nothing is."""
-        sentences = list(self.doubts)
-        if self.mode == "landlock":
-            why = f" (no overlay: {self.reason.rstrip('.')})" if self.reason else ""
-            sentences.insert(
-                0,
-                "What Python and torch write went to a scratch layer; other programs and libraries "
-                f"were denied to write to your files{why}. The mode, owner and times of a file are "
-                "not kept from them.",
-            )
-        return " ".join(sentences) or None
+    def doubts(self) -> list[Evidence]:
+        """Return all that is not covered, for the report."""
+        if self.mode != "landlock":
+            return self.uncovered
+        reason = self.reason.rstrip(".") if self.reason else None
+        return [fact("no-overlay", reason=reason), *self.uncovered]
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -384,33 +378,29 @@ def _layers(store: scratch.Scratch, on_disk: bool) -> Iterator[Sandbox]:
     """Yield what may keep writes from the user's files here, the strongest first."""
     yield from _overlays(store, on_disk)
     if sys.platform == "linux":
-        yield Sandbox(mode="landlock", store=store, doubts=_little_room(store))
+        yield Sandbox(mode="landlock", store=store, uncovered=_little_room(store))
 
 
-def _little_room(store: scratch.Scratch) -> list[str]:
+def _little_room(store: scratch.Scratch) -> list[Evidence]:
     free = shutil.disk_usage(store.folder).free
     folder = store.folder.parent
     if free >= ROOM_BYTES:
         return []
-    return [f"Only {free / 2**30:.1f} GiB are free in {folder} for what a launch writes."]
+    return [fact("little-room", free_gib=free / 2**30, folder=str(folder))]
 
 
 def _overlays(store: scratch.Scratch, on_disk: bool) -> Iterator[Sandbox]:
     """Yield overlays with the namespaces that may be possible here, the strongest first."""
-    doubts = _little_room(store)
-    if not on_disk:
-        doubts = ["No disk here can hold a layer: what a launch writes is kept in memory."]
-    doubts += [
-        f"The program did not see what is mounted on {path}, because it did not answer within "
-        f"{ANSWERS_WITHIN_S:.0f} s."
-        for path in sorted(unanswered())
+    uncovered = _little_room(store) if on_disk else [fact("layer-in-memory")]
+    uncovered += [
+        fact("mount-silent", path=path, waited_s=ANSWERS_WITHIN_S) for path in sorted(unanswered())
     ]
     for userns in (False, True) if sys.platform == "linux" and os.geteuid() == 0 else (True,):
         for pidns in (True, False) if sys.platform == "linux" else ():
             yield Sandbox(
                 mode="overlay",
                 store=store,
-                doubts=list(doubts),
+                uncovered=list(uncovered),
                 userns=userns,
                 pidns=pidns,
                 on_disk=on_disk,
@@ -487,14 +477,10 @@ def trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
     if lines != [str(os.getuid()), ascii(os.path.realpath(cwd))]:
         return "the trial program saw another user or folder."
     # Folders without a layer that the user could write to outside.
-    sandbox.doubts += [
-        f"Not writable in the sandbox: {limit}"
-        for limit in started.limits
-        if os.access(limit.partition(": ")[0], os.W_OK)
-    ]
+    for limit in started.limits:
+        path, _, reason = limit.partition(": ")
+        if os.access(path, os.W_OK):
+            sandbox.uncovered.append(fact("not-writable", path=path, reason=reason))
     if started.landlock is not None and started.landlock < _TRUNCATE_SINCE:
-        sandbox.doubts.append(
-            f"Landlock of this kernel (version {started.landlock}) does not keep programs and "
-            "libraries from truncate(2), which cuts a file without opening it."
-        )
+        sandbox.uncovered.append(fact("truncate-not-kept-away", version=started.landlock))
     return None

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from torchdoctor.probe import step_log
-from torchdoctor.schema import ProcessFacts
+from torchdoctor.schema import Evidence, ProcessFacts, fact
 
 _ROW_BYTES = 4 * 8
 _LOADER_MASK = (1 << step_log.LOADER_BITS) - 1
@@ -203,16 +203,16 @@ def _made_anew(events: Events, facts: ProcessFacts) -> dict[int, int]:
     return anew
 
 
-def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[str]]:
-    """Return events and facts by pid of a channel folder, and a sentence per file not readable."""
+def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[Evidence]]:
+    """Return events and facts by pid of a channel folder, and which files are not readable."""
     facts: dict[int, ProcessFacts] = {}
-    doubts: list[str] = []
+    doubts: list[Evidence] = []
     events = {_pid_of(path): read_events(path) for path in sorted(folder.glob("events-*.bin"))}
     for path in sorted(folder.glob("process-*.json")):
         try:
             facts[_pid_of(path)] = msgspec.json.decode(path.read_bytes(), type=ProcessFacts)
         except (msgspec.DecodeError, OSError) as error:
-            doubts.append(f"The probe's file {path.name} could not be read: {error}.")
+            doubts.append(fact("probe-file-unreadable", file=path.name, error=str(error)))
     events = {
         pid: join_loaders(log, facts[pid]) if pid in facts else log for pid, log in events.items()
     }

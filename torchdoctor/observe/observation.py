@@ -20,6 +20,7 @@ from torchdoctor.observe.joined_window import JoinedWindow
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
 from torchdoctor.observe.steps import step_durations, step_statistics
 from torchdoctor.schema import (
+    Evidence,
     ProcessFacts,
     ProgramFailure,
     SensorStatistics,
@@ -215,7 +216,7 @@ class Observation:
     sensors: SensorStatistics
     wall_s: float
     start_s: float  # until the first boundary
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[Evidence] = field(default_factory=list)
     failure: ProgramFailure | None = None  # of the program by itself, after enough steps
     interrupted: bool = False  # by Ctrl-C; what was seen until then counts
     logs_phases: bool = False  # samples of training and evaluation are not told apart otherwise

@@ -4,8 +4,16 @@ from dataclasses import asdict, replace
 
 from torchdoctor.queries.lookup import reading_wait_s, training_wait_s, unlike_profiled
 from torchdoctor.queries.stacks import inline_preparation
-from torchdoctor.schema import Recording, SensorStatistics, Shares, StepStatistics, TraceStatistics
-from torchdoctor.schema.figures import percent, seconds
+from torchdoctor.schema import (
+    Evidence,
+    Recording,
+    SensorStatistics,
+    Shares,
+    StepStatistics,
+    TraceStatistics,
+    fact,
+)
+from torchdoctor.schema.figures import percent
 
 _DISAGREE = 0.10
 _WORTH_COUNTING = 0.01
@@ -102,16 +110,24 @@ def _corrected(uncorrected: Shares, **measured: float) -> Shares:
     )
 
 
-def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) -> list[str]:
-    """Return a sentence if the profiled steps are unlike the real ones."""
+def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) -> list[Evidence]:
+    """Return a doubt if the profiled steps are unlike the real ones."""
     if steps is None or trace is None or not unlike_profiled(steps, trace):
         return []
-    text = f"Profiled steps took {seconds(trace.step_s)}, real ones {seconds(steps.mean_s)}"
-    real = percent(steps.data_wait_s / steps.mean_s)
-    profiled = real if trace.shares.data_loader is None else percent(trace.shares.data_loader)
-    if profiled != real:
-        text += f", and waited for data {profiled} of them instead of {real}"
-    return [f"{text}: shares by operator and what-ifs by replay are of other conditions."]
+    real: float | None = steps.data_wait_s / steps.mean_s
+    profiled = trace.shares.data_loader
+    if profiled is None or percent(profiled) == percent(real):
+        profiled = None
+        real = None
+    return [
+        fact(
+            "profiled-steps-differ",
+            profiled_s=trace.step_s,
+            real_s=steps.mean_s,
+            profiled_wait=profiled,
+            real_wait=real,
+        )
+    ]
 
 
 def with_inline_preparation(recording: Recording) -> Recording:

@@ -59,8 +59,8 @@ def sample_time(loader: LoaderFacts) -> list[Evidence]:
     return [fact("sample-time", seconds=seconds)] if seconds is not None else []
 
 
-def untold_wait(recording: Recording) -> str | None:
-    """Return why a fetch of little CPU time may have waited for a CPU alone; None: it did not."""
+def untold_wait(recording: Recording) -> Evidence | None:
+    """Return that a fetch of little CPU time may have waited for a CPU alone; None: it did not."""
     share = loader_cpu_share(recording)
     sensors = recording.sensors
     cpus = recording.environment.cpus
@@ -72,12 +72,8 @@ def untold_wait(recording: Recording) -> str | None:
     queued = sensors.workers_queued_cpus if workers else loaders[0].sample_queue_share
     if (sensors.iowait_share or 0.0) > _IOWAIT or queued is not None:
         return None  # the share contains the queue
-    could = min(workers, int(max(cpus, 1.0)))
-    of = f"{could} CPUs" if could > 1 else "a CPU"
-    return (
-        f"The fetch got only {share:.0%} of {of} while other programs kept {load:.1f} of "
-        f"{cpus:g} busy: whether it computes or waits cannot be told now."
-    )
+    could = max(min(workers, int(max(cpus, 1.0))), 1)
+    return fact("fetch-beside-load", got=share, could=could, load=load, cpus=cpus)
 
 
 def queued_share(recording: Recording) -> float | None:

@@ -4,6 +4,7 @@ import math
 import re
 
 from torchdoctor.schema import (
+    DatasetWrite,
     Evidence,
     Operator,
     PythonCall,
@@ -227,14 +228,10 @@ def place(recording: Recording, location: Location | None, otherwise: str = "") 
     return figures.place(location, recording.workload.cwd) or otherwise
 
 
-def changes_itself(recording: Recording) -> str | None:
-    """Begin a sentence on what the dataset changes in itself; None: nothing, but for a cache."""
+def own_changes(recording: Recording) -> list[DatasetWrite]:
+    """Return what the dataset changes in itself where it prepares a sample, but for a cache."""
     loaders = training_loaders(recording)
-    writes = [write for loader in loaders[:1] for write in loader.dataset_writes if not write.cache]
-    if not writes:
-        return None
-    places = "; ".join(f"{place(recording, w.location)}, {w.name}" for w in writes[:3])
-    return f"The dataset changes itself where it prepares a sample ({places})"
+    return [write for loader in loaders[:1] for write in loader.dataset_writes if not write.cache]
 
 
 def loader_cpu_share(recording: Recording) -> float | None:

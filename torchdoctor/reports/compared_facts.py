@@ -8,7 +8,7 @@ from torchdoctor.reports import templates
 from torchdoctor.reports.remarks import FILES
 from torchdoctor.reports.vocabulary import of_unit
 from torchdoctor.schema import Evidence, Interval, Remark
-from torchdoctor.schema.comparison import Comparison
+from torchdoctor.schema.comparison import ComparedSide, Comparison
 from torchdoctor.schema.figures import (
     PHASE_LABELS,
     SHARE_LABELS,
@@ -51,6 +51,14 @@ ANSWERS = {
     "calls-changed": "Compared per call, as steps are not marked in both: the calls of "
     "{common:counted {kind}} that both ran take {times_as}.",
 }
+BASES = {  # what a step time and its spread are of
+    "median-of-steps": "median of {steps:counted {unit}, {units}}, spread: 10 to 90 %",
+    "mean-of-steps": "mean of {steps:counted {unit}, {units}} (median {median_s:seconds}), spread: "
+    "10 to 90 %",
+    "mean-of-launches": "mean of {launches} launches, spread: smallest to largest",
+    "mean-of-traced-steps": "mean of {steps:counted step}",
+    "whole-trace": "the whole trace",
+}
 REMARKS = {
     "was-interrupted": "{side} was interrupted: the measurements after that are missing.",
     "other-versions": "A and B were made by different versions of torchdoctor ({a} and {b}), which "
@@ -86,11 +94,25 @@ def with_sentences(comparison: Comparison) -> Comparison:
     remarks = [replace(remark, sentence=_remarked(remark, words)) for remark in comparison.remarks]
     return replace(
         comparison,
+        a=_side(comparison.a, words),
+        b=_side(comparison.b, words),
         answer=answer,
         remarks=remarks,
         sentence=" ".join(fact.sentence for fact in answer),
         doubts=[remark.sentence for remark in remarks],
     )
+
+
+def _side(side: ComparedSide, words: Mapping[str, str]) -> ComparedSide:
+    """Return a side with what its time is of in words; a step is called as on that side."""
+    measured_as = side.measured_as
+    if measured_as is None:
+        return side
+    unit = measured_as.values.get("unit")
+    own_words = words if unit is None else of_unit(unit)
+    values = {**own_words, **measured_as.values}
+    basis = templates.filled(BASES[measured_as.fact], values, {})
+    return replace(side, basis=basis, measured_as=replace(measured_as, sentence=basis))
 
 
 def _answered(evidence: Evidence, words: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torchdoctor.reports import templates
+from torchdoctor.reports import remarks, templates
 from torchdoctor.reports.gate import figure, named
 from torchdoctor.reports.vocabulary import of_unit
 from torchdoctor.schema import Evidence
@@ -50,12 +50,22 @@ ANSWERS = {
 
 
 def with_sentence(report: GateReport) -> GateReport:
-    """Return a gate's report with its answer in words."""
+    """Return a gate's report with its answer and its remarks in words."""
     words = of_unit(report.unit)
     answer = [
         replace(fact, sentence=_answered(fact, report.metrics, words)) for fact in report.answer
     ]
-    return replace(report, answer=answer, sentence=" ".join(fact.sentence for fact in answer))
+    worded_remarks = [
+        remarks.filled(remark, remarks.SENTENCES[remark.fact], words) for remark in report.remarks
+    ]
+    doubts = list(dict.fromkeys(remark.sentence for remark in worded_remarks))
+    return replace(
+        report,
+        answer=answer,
+        sentence=" ".join(fact.sentence for fact in answer),
+        remarks=worded_remarks,
+        doubts=doubts or report.doubts,
+    )
 
 
 def _answered(evidence: Evidence, rows: list[GateMetric], words: Mapping[str, str]) -> str:

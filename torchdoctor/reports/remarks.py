@@ -1,4 +1,11 @@
-"""The sentences of remarks and of doubts about traces, by the names of their facts."""
+"""The sentences of remarks and of doubts, by the names of their facts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torchdoctor.reports import templates
+from torchdoctor.reports.vocabulary import of_unit
+from torchdoctor.schema import Evidence, Remark, as_remark
 
 REMARKS = {  # what weakens a report
     "probe-failed": "The probe failed in {failures} places; the first: {first}.",
@@ -105,5 +112,154 @@ RANKS = {  # of several traces
     "collectives that all ranks ran alike. Waits for other ranks cannot be separated from the "
     "exchange itself, and whether the traces are of one run is not known.",
 }
+_CHANGES = "The dataset changes itself where it prepares a sample ({changes:each change|; }): "
+FIXES = {  # of fixes, and of what a check could not tell
+    "change": "{file:path}:{line}, {name}",
+    "dataset-changed-in-workers": f"{_CHANGES}each worker would change a copy of its own, and the "
+    "main process would not see it.",
+    "dataset-changed-in-kept-workers": f"{_CHANGES}persistent workers would keep copies of their "
+    "own, each changed for itself.",
+    "dataset-unchanged-by-cache": f"{_CHANGES}a sample from a cache would not do it.",
+    "fetch-beside-load": "The fetch got only {got:.0%} of {could:counted CPU} while other programs "
+    "kept {load:.1f} of {cpus:g} busy: whether it computes or waits cannot be told now.",
+    "fix-not-worded": "The {part} of the fix {fix} could not be written for this program "
+    "({error}). `torchdoctor explain {fix}` shows its general form.",
+}
+RUNS = {  # of a run's story
+    "run-interrupted": "The run was interrupted: the report holds what was measured.",
+    "recording-unwritten": "{reason}",
+    "profile-failed": "{reason}",
+    "processes-unseen": "The program runs in {processes} processes, and {told} told of their "
+    "steps: do all nodes share {folder}? --output names another folder.",
+    "gpu-not-seen": "This torch was built for {built_for} and sees no GPU here: the program "
+    "trained on the CPU. Run it where it will train, for instance within a batch job.",
+    "no-profiler-window": "No profiler window: a launch for it takes more than the {most_s:.0f} s "
+    "that the budget of {budget_s:.0f} s has for it (--budget). Operators and kernels are "
+    "therefore not measured.",
+    "rank-waits-longest": "All is told of rank {rank}: it waits longest.",
+    "probe-file-unreadable": "The probe's file {file} could not be read: {error}.",
+    "profiled-steps-differ": "Profiled steps took {profiled_s:seconds}, real ones {real_s:seconds}"
+    "[, and waited for data {profiled_wait:percent} of them instead of {real_wait:percent}]: "
+    "shares by operator and what-ifs by replay are of other conditions.",
+    "share-partly-hidden": "The profile gives {removed} {profiled:.0%} of {a_step}. Without that, "
+    "the program was {gain:interval} as fast. Other work hides the rest of that share.",
+    "share-explains-less": "The profile gives {removed} {profiled:.0%} of {a_step}. Without that, "
+    "the program was {gain:interval} as fast. The share explains less than that: one of the two "
+    "measurements was disturbed.",
+    "watched-run-used": "The time of {a_step} and its parts are those of {steps:,} {units} of the "
+    "watched run in {folder}; {anew} were observed anew, for the rest.",
+    "watched-run-too-little": "The watched run in {folder} was not used: it must be of one "
+    "process, with {fewest} steps.",
+    "watched-run-differs": "The watched run in {folder} was not used: the {name} {then}, now "
+    "{now}.",
+    "watched-run-file-changed": "The watched run in {folder} was not used: {path} has changed "
+    "since.",
+    "watched-run-other-time": "The watched run in {folder} was not used: {a_step} took "
+    "{then_s:seconds}, now {now_s:seconds}.",
+}
+LAUNCHES = {  # of how the program was launched
+    "process-left-running": "A process of the program could not be ended.",
+    "compiled-before": "Code that torch.compile made in an earlier run of this program was used "
+    "again, so compiling took no longer than at a second start ({variable}=0 compiles anew).",
+    "input-stayed-open": "The pipe to standard input stayed open and gave nothing for "
+    "{silent_s:.0f} s: each launch read the {size_bytes} bytes that had come.",
+    "cells-left-out": "{cells:counted line or cell, lines or cells} of {notebook} that only "
+    "IPython understands were left out ({shown:list}): what they install or set is missing here.",
+    "files-changed-unsandboxed": "{files} of your files changed while the program ran, as "
+    "--no-sandbox lets it: {named:list}[ and {more} more].",
+    "files-changed-in-sandbox": "{files} of your files changed while the program ran, in spite of "
+    "the '{sandbox}' sandbox: {named:list}[ and {more} more].",
+    "no-overlay": "What Python and torch write went to a scratch layer; other programs and "
+    "libraries were denied to write to your files[ (no overlay: {reason})]. The mode, owner and "
+    "times of a file are not kept from them.",
+    "little-room": "Only {free_gib:.1f} GiB are free in {folder} for what a launch writes.",
+    "layer-in-memory": "No disk here can hold a layer: what a launch writes is kept in memory.",
+    "mount-silent": "The program did not see what is mounted on {path}, because it did not answer "
+    "within {waited_s:.0f} s.",
+    "not-writable": "Not writable in the sandbox: {path}: {reason}",
+    "truncate-not-kept-away": "Landlock of this kernel (version {version}) does not keep programs "
+    "and libraries from truncate(2), which cuts a file without opening it.",
+    "never-beside-itself": "The program could not run side by side with itself, so its launches "
+    "followed each other, which sees less in the same time.",
+    "untouched-failed": "The untouched program itself failed after {iterations} iterations; what "
+    "was measured before counts.",
+    "launches-in-turns": "Launches followed each other, because {reason}: that sees less in the "
+    "same time than side by side.",
+    "no-other-seeds": "The budget left no time for launches with other seeds, which would tell "
+    "whether training changed.",
+    "search-failed": "{reason}",
+    "measured-while-filling": "{fix} was measured while it still filled, as its first epoch does "
+    "not fit into the warm-up of a trial: later epochs may gain more.",
+    "measured-with-stock": "{fix} was measured with batches in stock, which its workers had made "
+    "ready before and which the warm-up of a trial was too short for: a long training may gain "
+    "less.",
+    "results-unchecked": "Whether {fixes} changes results could not be checked: {reason}",
+}
+NODES = {  # of a cluster
+    "ran-in-job": "It ran in Slurm's job {job} of {nodes:counted node} and used {cpus:g} of this "
+    "node's CPUs (affinity: {affinity})[, GPUs {gpus}].",
+    "job-shortens-budget": "The job's time limit leaves {left_s:.0f} s, so the budget was "
+    "{budget_s:.0f} s.",
+    "srun-outside-layer": "srun starts its processes outside the scratch layer: what they write is "
+    "kept.",
+    "job-requeued": "The job was requeued, and {before} is of before: this is {now}.",
+    "fewer-nodes": "--nodes asks for {asked}, and {able:counted node} can run pairs.",
+    "fewer-nodes-in-job": "--nodes asks for {asked}, and job {job} has {nodes:counted node}: these "
+    "were used.",
+    "nodes-measured": "These nodes measured pairs: {nodes:each pairs-of-node}.",
+    "pairs-of-node": "{node} ({pairs})",
+    "nodes-unlike": "The nodes are not alike ({kinds:list|; }): both sides of a pair ran on one "
+    "node, and the speed-ups are averages over such nodes.",
+    "pairs-unfinished": "{pairs:counted pair} had not ended on other nodes when the search did.",
+    "pair-lost": "{node} lost a pair: {reason}",
+    "node-left-out": "{node} was left out from then on: {reason}",
+}
+VERSIONS = {  # of two versions that a gate compares
+    "no-file-differs": "No tracked file differs between {reference} and the working tree: both "
+    "sides are the same program.",
+    "script-outside-repository": "{script} lies outside the repository: both sides run the same "
+    "file.",
+    "reference-elsewhere": "Without the overlay sandbox the reference ran in {folder}, with links "
+    "to your untracked files.",
+    "imports-unknown": "Which folders the reference's interpreter imports from is not known: an "
+    "editable install of the working tree would be the new version's on both sides.",
+    "installed-copy-loaded": "{path}[ (and {more:counted more file})] differs and was not loaded; "
+    "the program loaded the installed {copy}, which is the same on both sides. If that is a copy "
+    "of it, the change was not compared: install the working tree with pip install -e, or put it "
+    "on PYTHONPATH.",
+    "change-not-loaded": "No process of the program that was seen loaded a Python file that "
+    "differs ({files:list}): both sides may be the same program.",
+    "version-failed": "The program itself failed after at least {steps:counted step} (exit code "
+    "{exit_code}); the steps before are compared.",
+    "version-killed": "The program itself failed after at least {steps:counted step} (killed by "
+    "signal {signal}); the steps before are compared.",
+    "waits-in-one-order": "The wait for data was observed in one order only: {reason}",
+    "versions-took-turns": "The launches took turns, because {reason}: that sees less in the same "
+    "time.",
+    "never-beside-each-other": "The two versions could not run side by side, so their launches "
+    "took turns, which sees less in the same time: {reason}.",
+    "new-broke-down": "The working tree's program broke down where that of the reference went on: "
+    "{reason}",
+    "busy-while-observed": "Other programs kept {load} busy while the versions were observed: on a "
+    "quiet machine the same time would show smaller differences.",
+    "busy-then": "Other programs kept {load} busy when the stored launches were made: what they "
+    "took is in the times.",
+    "busy-now": "Other programs kept {load} busy now: what they took is in the times.",
+    "another-time": "Compared with launches of another time: what else ran on the machine then and "
+    "now is in the figures. A gate against a commit (--against) measures both side by side.",
+    "long-steps-not-stored": "Some {units} take far longer now, and the stored launches hold their "
+    "median {unit} alone: what the long ones take is not in the comparison.",
+}
 NO_GPU_EVENTS = frozenset({"no-gpu-events", "no-gpu-events-in-part"})
-SENTENCES = {**REMARKS, **TRACES, **RANKS}
+SENTENCES = {**REMARKS, **TRACES, **RANKS, **FIXES, **RUNS, **LAUNCHES, **NODES, **VERSIONS}
+
+
+def filled(remark: Remark, template: str, words: Mapping[str, str], cwd: str = "") -> Remark:
+    """Return a remark with its sentence, which begins with what it is of."""
+    sentence = templates.filled(template, {**words, **remark.values}, SENTENCES, cwd)
+    return replace(remark, sentence=f"{remark.of}: {sentence}" if remark.of else sentence)
+
+
+def sentence(doubt: Evidence) -> str:
+    """Return a doubt in words, where there is no report yet."""
+    return filled(as_remark(doubt), SENTENCES[doubt.fact], of_unit("step")).sentence

@@ -3,6 +3,7 @@
 `{share:.0%}` is a value as Python formats it. Named formats: `{x:seconds}`, `{x:memory}`,
 `{x:percent}` (a decimal below a tenth), `{x:ratio}`, `{x:duration}` (that a person waits),
 `{x:clock}` and `{x:moment}` (of Unix time), `{x:place}` (a location), `{x:path}`,
+`{x:interval}` (a speed-up: low, estimate, high),
 `{x:counted copy, copies}`, `{x:list}`, and `{x:each NAME}` (each item by the template NAME); the
 last two may end in their separator: `{x:list|; }`. What stands in brackets is left out where a
 value in it is None. `{each_step}` and the like are words of the report (`reports.vocabulary`).
@@ -13,7 +14,9 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torchdoctor.schema import Interval
 from torchdoctor.schema.figures import (
+    certain_speedup,
     clock,
     counted,
     duration,
@@ -71,6 +74,9 @@ class _Formatter(string.Formatter):
         match name:
             case "place":
                 return place(value, self.cwd)
+            case "interval":
+                low, estimate, high = value
+                return certain_speedup(Interval(low=low, estimate=estimate, high=high))
             case "path":
                 return relative(value, self.cwd)
             case "counted":

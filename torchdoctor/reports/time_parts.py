@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from torchdoctor.advice.diagnosis import bound
 from torchdoctor.queries.bounds import LARGEST_BOUND
 from torchdoctor.queries.lookup import exposed_python, unlike_profiled
 from torchdoctor.reports.document import Bar
 from torchdoctor.reports.vocabulary import step_of
 from torchdoctor.schema import Report, Shares, TriedCeiling, figures
+from torchdoctor.schema.figures import certain_speedup
 from torchdoctor.schema.traced import MATTERS
 
 BOUNDS_TITLE = "Upper bounds: the program run without a cost"
@@ -58,7 +58,10 @@ def _phases(report: Report) -> list[tuple[str, str, float | None]]:
 def upper_bounds(report: Report) -> str:
     """Return the largest upper bounds in one line: of experiments, else of a replay; or ""."""
     tried = [
-        (ceiling.speedup.low, f"without {figures.clean(ceiling.removes)} {bound(ceiling.speedup)}")
+        (
+            ceiling.speedup.low,
+            f"without {figures.clean(ceiling.removes)} {certain_speedup(ceiling.speedup)}",
+        )
         for ceiling in report.ceiling_trials
         if ceiling.whole and ceiling.decided and ceiling.speedup is not None
     ]
@@ -102,7 +105,7 @@ def _bound_line(ceiling: TriedCeiling, step: str) -> str:
     if not ceiling.decided:
         return f"{removed}: not decided. {reason}".strip()
     at_most = " at most" * figures.says_something(ceiling.speedup)
-    line = f"{removed}: {bound(ceiling.speedup)}{at_most}"
+    line = f"{removed}: {certain_speedup(ceiling.speedup)}{at_most}"
     if ceiling.verdict in ("hidden", "nothing"):
         return f"{line}: {_HIDDEN if ceiling.verdict == 'hidden' else 'not the bottleneck'}"
     if share is not None and 0 < share < 1:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torchdoctor.advice import catalogue
-from torchdoctor.advice.diagnosis import bound
 from torchdoctor.reports import remarks, templates
 from torchdoctor.reports.vocabulary import of_verdict, vocabulary
 from torchdoctor.schema import (
@@ -21,7 +20,7 @@ from torchdoctor.schema import (
     Verdict,
     VerdictPart,
 )
-from torchdoctor.schema.figures import percent
+from torchdoctor.schema.figures import certain_speedup, percent
 
 # By `Verdict.kind`. Kinds that are not here have no text of their own.
 _KINDS = {
@@ -159,10 +158,7 @@ def _with_remarks(report: Report, words: dict[str, str], cwd: str) -> Report:
 def _remark(remark: Remark, words: dict[str, str], cwd: str) -> Remark:
     """Return a remark with its sentence, which begins with the trace that it is of."""
     text = template(None, remark.fact)
-    if text is None:
-        return remark
-    sentence = templates.filled(text, {**words, **remark.values}, {}, cwd)
-    return replace(remark, sentence=f"{remark.of}: {sentence}" if remark.of else sentence)
+    return remark if text is None else remarks.filled(remark, text, words, cwd)
 
 
 def trace_doubts(trace: TraceStatistics) -> list[Evidence]:
@@ -379,7 +375,7 @@ def _removal(experiment: Removal | None, words: dict[str, str]) -> list[Statemen
     if experiment is None:
         return []
     removed = experiment.removed
-    gained = bound(experiment.speedup)
+    gained = certain_speedup(experiment.speedup)
     sentences = []
     if experiment.outcome != "gain":
         sentences.append(f"Without {removed} {words['a_step']} takes as long ({gained}).")
@@ -388,7 +384,7 @@ def _removal(experiment: Removal | None, words: dict[str, str]) -> list[Statemen
     if experiment.outcome == "hidden":
         sentences.append("Other work hides this cost, so it is not the bottleneck.")
     if experiment.limit is not None and experiment.limit_speedup is not None:
-        faster = bound(experiment.limit_speedup)
+        faster = certain_speedup(experiment.limit_speedup)
         limit = f"The limit is {experiment.limit}"
         sentences.append(f"{limit}: without that, the program was {faster} as fast.")
     return [Statement(sentence=text) for text in sentences]

@@ -232,7 +232,8 @@ def _details(summary: WatchSummary, alert_sentences: list[str]) -> list[doc.Sect
         for rank in shown_ranks(summary)
     ]
     columns = ["rank", summary.unit, "computes", "data", "waits for others", "last", "clock"]
-    about = [program(summary.command, ""), summary.folder, summary.steps_found]
+    step = " ".join(of_fact(evidence, summary.unit, summary.cwd) for evidence in summary.step)
+    about = [program(summary.command, ""), summary.folder, step]
     return sections(
         ("Ranks, the slowest first", table(columns, ranks)),
         ("All that happened", doc.notes(alert_sentences)),

@@ -127,7 +127,16 @@ SUMMARIES = {
     "marks the steps by hand.",
     "no-step-watched": "No training step was seen ({reason}).",
 }
-SENTENCES = {**ALERTS, **SUMMARIES}
+STEPS = {  # what a step is
+    "step-loader": "A {unit} is one batch of the DataLoader[ at {location:place}].",
+    "step-optimizer": "A {unit} is one step of the optimizer[ {name}].",
+    "step-backward": "A {unit} is one backward pass.",
+    "step-forward": "A {unit} is one call of the model[ {name}].",
+    "step-entry": "A {unit} is one call of {name}.",
+    "step-explicit": "A {unit} is one call of torchdoctor.step().",
+    "no-gradient": "No gradient is computed.",
+}
+SENTENCES = {**ALERTS, **SUMMARIES, **STEPS}
 _Explained = TypeVar("_Explained", bound=ExplainedFact)
 
 
@@ -156,9 +165,9 @@ def sentence_of(explained: ExplainedFact, cwd: str = "") -> str:
     return " ".join(filter(None, sentences))
 
 
-def of_fact(evidence: Evidence) -> str:
-    """Return a fact that nothing explains in words."""
-    return _filled(SENTENCES.get(evidence.fact), evidence, words_of())
+def of_fact(evidence: Evidence, unit: str = "step", cwd: str = "") -> str:
+    """Return a fact that nothing explains in words; `unit`: what a step is called."""
+    return _filled(SENTENCES.get(evidence.fact), evidence, words_of(unit), cwd)
 
 
 def clause_of(cause: Evidence, unit: str) -> str:

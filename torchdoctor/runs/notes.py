@@ -12,7 +12,7 @@ from torchdoctor.queries.hardware import load_of, much_load
 from torchdoctor.queries.loading import untold_wait
 from torchdoctor.queries.lookup import data_wait_share, long_steps_share
 from torchdoctor.queries.slow_reads import cold_mounts
-from torchdoctor.schema import OtherLoad, RecommendedFix, Recording, Remark
+from torchdoctor.schema import OtherLoad, RecommendedFix, Recording, Remark, as_remark, each_once
 from torchdoctor.schema.specs import FixSpec
 from torchdoctor.trials.outcome import TrialResults
 
@@ -44,20 +44,10 @@ def fix_notes(
 ) -> list[Remark]:
     """Return what may go wrong with fixes that were tried or are shown as code, each note once."""
     doubts = [fixes[ident].doubt(recording) for ident in idents if ident in fixes]
-    known_fixes = [fix for fix in shown if fix.fix in fixes]
-    failures = [
-        failure
-        for f in known_fixes
-        for failure in wording(fixes[f.fix], f.settings, recording).failures
-    ]
-    return [
-        quoted(sentence) for sentence in dict.fromkeys([*doubts, *failures]) if sentence is not None
-    ]
-
-
-def quoted(sentence: str, severity: str = "detail") -> Remark:
-    """Return a remark whose sentence is that of a fix, of a check or of the program."""
-    return Remark(severity=severity, fact="said", sentence=sentence)
+    for offered in shown:
+        if offered.fix in fixes:
+            doubts += wording(fixes[offered.fix], offered.settings, recording).failures
+    return list(map(as_remark, each_once(doubt for doubt in doubts if doubt is not None)))
 
 
 def _detail(ident: str, **values: object) -> Remark:
@@ -71,7 +61,7 @@ def beware(ident: str, **values: object) -> Remark:
 
 def _on_recording(recording: Recording) -> Iterator[Remark]:
     """Yield the run's doubts, each once, and what the probe itself could not do."""
-    yield from map(quoted, dict.fromkeys(recording.doubts))
+    yield from map(as_remark, each_once(recording.doubts))
     errors = [error for process in recording.processes for error in process.probe_errors]
     if errors:
         yield _detail("probe-failed", failures=len(errors), first=errors[0])
@@ -95,7 +85,7 @@ def _on_steps(recording: Recording) -> Iterator[Remark]:
         yield beware("costly-observing", cost_us=cost_us)
     unknown = untold_wait(recording)
     if unknown and (data_wait_share(recording) or 0.0) >= _WAITED_FOR:
-        yield quoted(unknown)
+        yield as_remark(unknown)
 
 
 def _on_load(recording: Recording, is_told: bool) -> Iterator[Remark]:

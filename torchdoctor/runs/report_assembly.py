@@ -15,13 +15,14 @@ from torchdoctor.queries.scaling import scaling
 from torchdoctor.reports.verdict import with_sentences
 from torchdoctor.runs import busy_machine
 from torchdoctor.runs.efficiency import efficiency
-from torchdoctor.runs.notes import fix_notes, quoted, report_notes
+from torchdoctor.runs.notes import fix_notes, report_notes
 from torchdoctor.runs.offered_fixes import advice, as_code, offered_fixes
 from torchdoctor.runs.run_settings import RunSettings
 from torchdoctor.schema import (
     Baseline,
     Diagnosis,
     Ending,
+    Evidence,
     OtherLoad,
     Overhead,
     Recommendation,
@@ -36,6 +37,7 @@ from torchdoctor.schema import (
     Verdict,
     Workload,
     WorkloadRecord,
+    as_remark,
 )
 from torchdoctor.schema.figures import counted
 from torchdoctor.schema.specs import FixSpec
@@ -60,7 +62,7 @@ class RunResults:
     training: Sequence[TrainingTrial] = ()  # what short launches showed of advice on training
     ending: Ending | None = None  # of the search; None: there was none
     other_load: OtherLoad | None = None  # while fixes were tried
-    warnings: Sequence[str] = ()  # doubts that the first screen shows
+    warnings: Sequence[Evidence] = ()  # doubts that the first screen shows
     profiled_within: bool = False  # the observing launch, whose last steps were profiled
 
 
@@ -97,7 +99,7 @@ def assemble(run: RunResults) -> Report:
     shown = [*chosen, *offered]
     idents = [fix.fix for fix in shown]
     idents += [fix for row in rows if row.verdict != "refused" for fix in row.fixes]
-    remarks = [quoted(sentence, "beware") for sentence in run.warnings]
+    remarks = [as_remark(warning, "beware") for warning in run.warnings]
     remarks += fix_notes(idents, shown, recording, fixes)
     remarks += report_notes(recording, trials, run.other_load)
     coded = [as_code(fix, recording, fixes) for fix in chosen]

@@ -16,7 +16,7 @@ from torchdoctor.bench.block_plan import TurnBlocks
 from torchdoctor.bench.engine import Engine
 from torchdoctor.bench.measurement import ProgramLaunches, turns_of_trials
 from torchdoctor.bench.record import Recorder
-from torchdoctor.launch.escaped_writes import escape_doubt
+from torchdoctor.launch.escaped_writes import escape_doubts
 from torchdoctor.launch.kept_input import keep_stdin
 from torchdoctor.launch.run_folder import gone_if_refused, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
@@ -43,12 +43,14 @@ from torchdoctor.runs.run_settings import RunSettings
 from torchdoctor.runs.trace_verdict import with_waits
 from torchdoctor.schema import (
     Ending,
+    Evidence,
     OtherLoad,
     ProgressEvent,
     Recording,
     Report,
     StepStatistics,
     Workload,
+    fact,
     secret_values,
 )
 from torchdoctor.schema.errors import ProgramFailed, UsageError
@@ -123,7 +125,7 @@ class _Checkup(RunResults):
     status: StatusFile
     sandbox: Sandbox
     recorder: Recorder
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[Evidence] = field(default_factory=list)
     told: str = ""  # the diagnosis, once it is known
 
     def report(self) -> Report:
@@ -144,7 +146,7 @@ class _Checkup(RunResults):
             if self.recording.steps is not None and not self.diagnosis.path:
                 self._share_out()  # the shares may not be there yet
                 self._diagnose()
-            self.doubts.append("The run was interrupted: the report holds what was measured.")
+            self.doubts.append(fact("run-interrupted"))
         report = without_secrets(summarized(self._assemble()), self._secrets)
         try:
             write_record(report, self.folder / "report.json")
@@ -220,7 +222,7 @@ class _Checkup(RunResults):
             recording = without_secrets(replace(self.recording, workload=shown), self._secrets)
             write_recording(recording, self.folder / "recording.json")
         except UsageError as error:
-            self.doubts.append(str(error))
+            self.doubts.append(fact("recording-unwritten", reason=str(error)))
         if observation.interrupted:
             raise KeyboardInterrupt
         return observation
@@ -239,15 +241,12 @@ class _Checkup(RunResults):
         machine = self.recording.environment
         world = self.recording.main.world_size or 1
         if world > observation.steps.trainers:
+            trainers = observation.steps.trainers
             self.doubts.append(
-                f"The program runs in {world} processes, and {observation.steps.trainers} told "
-                f"of their steps: do all nodes share {self.folder}? --output names another folder."
+                fact("processes-unseen", processes=world, told=trainers, folder=str(self.folder))
             )
         if machine.built_for and not machine.gpus:
-            self.doubts.append(
-                f"This torch was built for {machine.built_for} and sees no GPU here: the program "
-                "trained on the CPU. Run it where it will train, for instance within a batch job."
-            )
+            self.doubts.append(fact("gpu-not-seen", built_for=machine.built_for))
         if not observation.interrupted and too_short(self.recording) is None:
             self.recording = replace(self.recording, storage=self.recorder.storage(observation))
 
@@ -263,9 +262,7 @@ class _Checkup(RunResults):
         window = choose_profiler_window(observation.steps, observation.start_s, most_s)
         if window is None:
             self.doubts.append(
-                "No profiler window: a launch for it takes more than the "
-                f"{max(most_s, 0):.0f} s that the budget of {self.settings.budget_s:.0f} s has "
-                "for it (--budget). Operators and kernels are therefore not measured."
+                fact("no-profiler-window", most_s=max(most_s, 0), budget_s=self.settings.budget_s)
             )
             return None
         longest = 6 * window.launch_s(observation.steps, observation.start_s) + 30
@@ -284,7 +281,7 @@ class _Checkup(RunResults):
         try:
             return profile()
         except ProgramFailed as error:
-            self.doubts.append(str(error))
+            self.doubts.append(fact("profile-failed", reason=str(error)))
             return None
 
     def _profile_most_s(self, start_s: float) -> float:
@@ -320,12 +317,11 @@ class _Checkup(RunResults):
         trace = chosen.statistics
         # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
         expected = not self.recording.environment.gpus and not trace.has_device
-        unexpected = [
+        self.doubts += [
             trace_doubt
             for trace_doubt in trace_doubts(trace)
             if not (expected and trace_doubt.fact in NO_GPU_EVENTS)
         ]
-        self.doubts += [doubt.sentence for doubt in unexpected]
         processes = profiled.added_to(self.recording.processes, trace.path)
         self.recording = replace(self.recording, trace=trace, processes=processes, ranks=ranks)
         return observation
@@ -343,7 +339,7 @@ class _Checkup(RunResults):
         last = max(observed, key=lambda observation: observation.steps.data_wait_s)
         if last is not lowest:
             self._take(last)
-        self.doubts.append(f"All is told of rank {last.processes[0].rank}: it waits longest.")
+        self.doubts.append(fact("rank-waits-longest", rank=last.processes[0].rank))
         return last
 
     def _share_out(self) -> None:
@@ -455,8 +451,8 @@ class _Checkup(RunResults):
         self.interrupted = advice.interrupted
 
     def _assemble(self) -> Report:
-        doubts = [*self.doubts, *self.recorder.doubts, *filter(None, [self.sandbox.doubt])]
-        escaped = escape_doubt(self.recorder.escaped, self.sandbox.mode)
+        doubts = [*self.doubts, *self.recorder.doubts, *self.sandbox.doubts]
+        escaped = escape_doubts(self.recorder.escaped, self.sandbox.mode)
         if self.sandbox.mode == "none":  # as the user wants it
             doubts += escaped
         else:

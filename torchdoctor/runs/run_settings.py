@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchdoctor.advice import catalogue
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.step_finding import STEP_KINDS
-from torchdoctor.schema import Workload
+from torchdoctor.schema import Evidence, Workload
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.specs import FixSpec
 
@@ -43,7 +43,7 @@ class RunSettings:
     cold: bool = False
     steps_total: int | None = None  # of the whole training, and what an hour of it costs
     cost_per_hour: float | None = None
-    remarks: Sequence[str] = ()  # of the job that it runs in
+    remarks: Sequence[Evidence] = ()  # of the job that it runs in
     cluster: "Cluster | None" = None  # whose nodes measure pairs
 
     def options(self) -> list[str]:

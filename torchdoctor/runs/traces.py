@@ -18,7 +18,7 @@ from torchdoctor.queries.scaling import scaling
 from torchdoctor.reports.remarks import FILES
 from torchdoctor.reports.verdict import trace_doubts, with_sentences
 from torchdoctor.runs.efficiency import of_trace
-from torchdoctor.runs.notes import beware, quoted
+from torchdoctor.runs.notes import beware
 from torchdoctor.runs.trace_verdict import diagnosed
 from torchdoctor.runs.windows import mostly_start_up
 from torchdoctor.schema import (
@@ -38,6 +38,7 @@ from torchdoctor.schema import (
     TraceStatistics,
     Workload,
     WorkloadRecord,
+    as_remark,
 )
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.evidence import fact
@@ -93,6 +94,7 @@ def trace_checkup(
     diagnosis = diagnosed(recording, trace)
     step_time = _step_time(trace)
     offered, unworded = _offered(diagnosis, recording, trace)
+    remarks = [*_left_out(left_out), *_remarks(ranks, chosen, aligned)]
     report = Report(
         kind="inference" if trace.trains is False else "training",
         torchdoctor_version=__version__,
@@ -108,7 +110,7 @@ def trace_checkup(
         trace=trace,
         ranks=recording.ranks,
         scaling=scaling(recording),
-        remarks=[*_left_out(left_out), *_remarks(ranks, chosen, aligned), *map(quoted, unworded)],
+        remarks=[*remarks, *map(as_remark, unworded)],
         reproduce=[shlex.join(command)],
     )
     return _finished(report, chosen, annotated)
@@ -189,8 +191,8 @@ def _rank_times(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> l
 
 def _offered(
     diagnosis: Diagnosis, recording: Recording, trace: TraceStatistics
-) -> tuple[list[RecommendedFix], list[str]]:
-    """Return fixes for the findings, by what they could save, and doubts on their words."""
+) -> tuple[list[RecommendedFix], list[Evidence]]:
+    """Return fixes for the findings, by what they could save, and which could not be worded."""
     checks = catalogue.checks()
     treated: dict[str, dict[str | None, float]] = {}  # fix -> branch -> shares of its findings
     for finding in diagnosis.findings:
@@ -200,7 +202,7 @@ def _offered(
             shares = treated.setdefault(ident, {})
             shares[branch] = shares.get(branch, 0.0) + (finding.share_of_step or _UNKNOWN_SHARE)
     offered: list[RecommendedFix] = []
-    doubts: list[str] = []
+    doubts: list[Evidence] = []
     touched = {ident: catalogue.fixes()[ident].touches(recording) for ident in treated}
     bounds = {ident: bound_of(touched[ident], trace) for ident in treated}
     worth = {
@@ -260,13 +262,9 @@ def _worth(
 
 def _left_out(reasons: Mapping[str, Evidence]) -> list[Remark]:
     """Return why files were left out, and which: all but the copies that we made."""
-    remarks = [_detail(reason) for reason in reasons.values()]
+    remarks = [as_remark(reason) for reason in reasons.values()]
     files = [Path(path).name for path, reason in reasons.items() if reason.fact != "file-annotated"]
     return [*remarks, beware("files-left-out", files=files)] if files else remarks
-
-
-def _detail(doubt: Evidence, of: str = "") -> Remark:
-    return Remark(severity="detail", fact=doubt.fact, values=doubt.values, of=of)
 
 
 def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[Remark]:
@@ -297,13 +295,13 @@ def _remarks(
         for trace_doubt in trace_doubts(chosen.statistics)
         if trace_doubt.fact not in _PARTIAL
     ]
-    remarks = [*_too_little(ranks, chosen), *map(_detail, doubts)]
+    remarks = [*_too_little(ranks, chosen), *map(as_remark, doubts)]
     if len(ranks) > 1:
-        remarks += map(_detail, _whose(ranks, chosen, aligned))
+        remarks += map(as_remark, _whose(ranks, chosen, aligned))
     for rank in ranks:
         if rank is not chosen:
             name = Path(rank.statistics.path).name
-            remarks += [_detail(doubt, of=name) for doubt in trace_doubts(rank.statistics)]
+            remarks += [as_remark(doubt, of=name) for doubt in trace_doubts(rank.statistics)]
     return remarks
 
 

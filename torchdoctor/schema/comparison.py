@@ -17,7 +17,10 @@ class ComparedSide:
     step_s: float  #: The step time that is compared.
     low_s: float | None = None  #: Where its spread begins.
     high_s: float | None = None  #: Where its spread ends.
-    basis: str = ""  #: What step time and spread are of, in words.
+    #: What step time and spread are of: median-of-steps, mean-of-steps, mean-of-launches (where
+    #: the spread is from the smallest to the largest), whole-trace or mean-of-traced-steps.
+    measured_as: Evidence | None = None
+    basis: str = ""  #: The same in words, for readers.
     parts_s: float | None = None  #: Mean step of the observed launch: parts and findings are its.
     samples_per_step: float | None = None  #: Samples that one step trains on.
     command: list[str] = field(default_factory=list)  #: What was run, or what diagnosed a trace.
@@ -88,7 +91,7 @@ class Comparison:
     """What changed from A to B."""
 
     summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
-    schema_version: str = "2.0"  #: Version of these names, "2.x".
+    schema_version: str = "2.1"  #: Version of these names, "2.x".
     torchdoctor_version: str = ""  #: The version that wrote the file.
     kind: Annotated[str, "training", "inference"] = "training"  #: What both programs do.
     unit: Annotated[str, "step", "batch", "call"] = "step"  #: What a step of them is called.

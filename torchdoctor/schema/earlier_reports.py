@@ -21,6 +21,16 @@ def upgraded(report: Mapping[str, Any]) -> dict[str, Any]:
     return with_throttling(today)
 
 
+def upgraded_recording(recording: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recording as today's types hold it: what weakens a report were sentences."""
+    today = {**with_throttling(recording), "doubts": _doubts(recording.get("doubts"))}
+    if isinstance(workload := recording.get("workload"), dict):
+        remark = workload.get("remark")
+        if isinstance(remark, str):
+            today["workload"] = {**workload, "remark": {"fact": "said", "sentence": remark}}
+    return today
+
+
 def with_throttling(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a report or recording whose reasons of throttling are data: they were words."""
     sensors = record.get("sensors")

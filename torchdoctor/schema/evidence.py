@@ -1,5 +1,6 @@
 """A fact as data: `reports` alone makes a sentence of it, by a template of the fact's check."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -22,9 +23,9 @@ class Remark:
     """What weakens a report."""
 
     severity: Annotated[str, "detail", "beware"]  #: beware: it may change a decision.
-    fact: str  #: Which remark it is; "said": a sentence of a fix, of a check or of the program.
+    fact: str  #: Which remark it is; "said": a sentence of an earlier version.
     values: dict[str, Any] = field(default_factory=dict)  #: Figures and names that it states.
-    of: str = ""  #: The trace that it is of, by its file's name; empty: the report's own.
+    of: str = ""  #: The trace or the version that it is of, by its name; empty: the report's own.
     sentence: str = ""  #: The same in words, for readers.
 
 
@@ -33,3 +34,23 @@ def fact(
 ) -> Evidence:
     """Return a fact with its values, of which None is not known or not there."""
     return Evidence(fact=ident, values=values, share=share, location=location)
+
+
+def as_remark(evidence: Evidence, severity: str = "detail", of: str = "") -> Remark:
+    """Return a fact as a remark; one of an earlier report keeps the sentence that it is."""
+    return Remark(
+        severity=severity,
+        fact=evidence.fact,
+        values=evidence.values,
+        of=of,
+        sentence=evidence.sentence,
+    )
+
+
+def each_once(facts: Iterable[Evidence]) -> list[Evidence]:
+    """Return facts in their order, without those that stand there already."""
+    once: list[Evidence] = []
+    for evidence in facts:
+        if evidence not in once:
+            once.append(evidence)
+    return once

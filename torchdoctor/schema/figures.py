@@ -82,6 +82,12 @@ def speedup(interval: Interval | None, pairs: int = 0) -> str:
     return with_interval if says_something(interval) else f"{with_interval}{number}"
 
 
+def certain_speedup(interval: Interval) -> str:
+    """Return a speed-up with its interval; of a useless interval only what is certain."""
+    is_useless = not says_something(interval) and interval.low > 1
+    return f"more than {ratio(interval.low)}x" if is_useless else speedup(interval)
+
+
 def seconds(value: float | None) -> str:
     """Return a step's time: "93 us", "41.2 ms", "1.28 s"; from two minutes on "2 min 5 s"."""
     if value is None or not math.isfinite(value):

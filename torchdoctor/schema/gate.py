@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from torchdoctor.schema.environment import Environment
-from torchdoctor.schema.evidence import Evidence
+from torchdoctor.schema.evidence import Evidence, Remark
 from torchdoctor.schema.network import NetworkUse
 from torchdoctor.schema.report import WorkloadRecord
 from torchdoctor.schema.summary import Summary
@@ -31,7 +31,7 @@ class GateReport:
     """The verdict of a gate, and what it rests on."""
 
     summary: Summary | None = None  #: The answer, in at most 2 KB; null: written without one.
-    schema_version: str = "1.5"  #: Version of these names, "1.x".
+    schema_version: str = "1.6"  #: Version of these names, "1.x".
     torchdoctor_version: str = ""  #: The version that wrote the file.
     created: str = ""  #: When, ISO 8601 in UTC.
     workload: WorkloadRecord  #: What was run.
@@ -51,7 +51,8 @@ class GateReport:
     blind_spot: float | None = None  #: Share of slow-down not ruled out; null: below two pairs.
     measured: str = "in turns"  #: side by side (in blocks), in turns, or stored (against a report).
     network: NetworkUse | None = None  #: What launches sent to other machines; null: no launch.
-    doubts: list[str] = field(default_factory=list)  #: Everything that weakens the verdict.
+    remarks: list[Remark] = field(default_factory=list)  #: Everything that weakens the verdict.
+    doubts: list[str] = field(default_factory=list)  #: The same in words, for readers.
     interrupted: bool = False  #: It ended early.
     broken: bool = False  #: The new program failed, timed out or had no step (exit codes 3, 4, 5).
     run_folder: str | None = None  #: Where logs and launches were written.

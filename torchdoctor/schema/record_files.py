@@ -134,7 +134,7 @@ def read_recording(path: str | Path) -> Recording:
     _check_version(outline.get("schema_version"), str(path))
     recording = outline["recording"]
     if isinstance(recording, dict):
-        recording = earlier_reports.with_throttling(recording)
+        recording = earlier_reports.upgraded_recording(recording)
     return _convert(recording, Recording, str(path))
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from torchdoctor.schema import secret_values
 from torchdoctor.schema.environment import Environment, SensorStatistics, StorageFacts
+from torchdoctor.schema.evidence import Evidence
 from torchdoctor.schema.launches import ProgramFailure
 from torchdoctor.schema.network import NetworkUse
 from torchdoctor.schema.program import ProcessFacts
@@ -29,7 +30,7 @@ class Workload:
     python_from: str | None = None  # what named it: "--python", "./.venv", ...
     script: str | None = None  # absolute path of the script, where there is one
     notebook: str | None = None  # as it was typed, where the script was made of one
-    remark: str | None = None  # what was left out of it, one sentence
+    remark: Evidence | None = None  # what was left out of it
 
     @property
     def is_cell(self) -> bool:
@@ -193,7 +194,7 @@ class Recording:
     network: NetworkUse | None = None  # of the launches so far; None: there was none
     folder: str | None = None
     failure: ProgramFailure | None = None  # of the observed launch
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[Evidence] = field(default_factory=list)  # what weakens a report on it
 
     @property
     def main(self) -> ProcessFacts:

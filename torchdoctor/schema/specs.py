@@ -23,6 +23,7 @@ Severity = Literal["high", "moderate", "advice"]
 _HIGH = 0.2  # share of the step: from here on a symptom is severe, unless its check says otherwise
 Settings = dict[str, Any]
 Sentence = Callable[[Recording], str | None]  # None: there is nothing to say
+Doubt = Callable[[Recording], Evidence | None]  # None: there is none
 Touches = Sequence[Touched] | None  # of one fix; None: the recording cannot say; empty: nothing
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 _HEADING = re.compile(r"^## (.+)$", re.M)
@@ -222,7 +223,7 @@ class FixSpec(SwitchSpec):
     needs_finding: bool = False  # tried only where a finding calls for it, or where it is named
     offered_untried: bool = True  # shown as code where no run has tried it
     untried_needs: tuple[str, ...] = ()  # checks; untried, it is shown only where one has a finding
-    doubt: Sentence = lambda _: None  # why it is shown only where it trained the same
+    doubt: Doubt = lambda _: None  # why it is shown only where it trained the same
     note: Sentence = lambda _: None  # said of its first trial, however it ended
 
     setup_s: float = 0.0  # what it costs once, so that cheaper trials come first

@@ -76,7 +76,7 @@ class SlowStep:
 class WatchSummary:
     """A watched run; of several ranks, phases are those of the first that was logged."""
 
-    schema_version: int = 2
+    schema_version: int = 3
     kind: str = "watched run"
     torchdoctor_version: str = __version__
     folder: str
@@ -90,7 +90,7 @@ class WatchSummary:
     steps: int = 0
     program: Annotated[str, "training", "inference"] = "training"
     unit: str = "step"  # what a step is called: a batch or a call, where the program infers
-    steps_found: str = ""
+    step: list[Evidence] = field(default_factory=list)  # what a step is
     location: Location | None = None  # of the loader or optimizer
     training_s: float = 0.0  # of all steps, without evaluation and checkpoints
     median_step_s: float | None = None

@@ -9,7 +9,7 @@ from torchdoctor.advice.wording import SourcePatch, source_patch
 from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec, Switching
 from torchdoctor.observe.window import prepared_ahead
 from torchdoctor.queries.lookup import allows_second_loader, training_loaders
-from torchdoctor.schema import FixSet, LoaderFacts, Recording
+from torchdoctor.schema import Evidence, FixSet, LoaderFacts, Recording, fact
 from torchdoctor.schema.figures import fixes_with_settings
 from torchdoctor.schema.specs import FixSpec, SwitchSpec
 
@@ -74,23 +74,16 @@ class ArmSpecs:
             return patch, "the patched source can be run in an overlay alone, and there was none"
         return patch, None
 
-    def unsettled(self, fixes: FixSet, warmup_steps: int) -> list[str]:
-        """Return sentences about fixes of which a warm-up was too short to show how they work."""
-        sentences = []
+    def unsettled(self, fixes: FixSet, warmup_steps: int) -> list[Evidence]:
+        """Return the fixes of which a warm-up was too short to show how they work, as doubts."""
+        doubts = []
         for fix in fixes:
             alone = fixes.limited_to([fix])
             if self._filled_after(alone) > warmup_steps:
-                sentences.append(
-                    f"{fix} was measured while it still filled, as its first epoch does not fit "
-                    "into the warm-up of a trial: later epochs may gain more."
-                )
+                doubts.append(fact("measured-while-filling", fix=fix))
             if self._drained_after(alone) > warmup_steps:
-                sentences.append(
-                    f"{fix} was measured with batches in stock, which its workers had made "
-                    "ready before and which the warm-up of a trial was too short for: a long "
-                    "training may gain less."
-                )
-        return sentences
+                doubts.append(fact("measured-with-stock", fix=fix))
+        return doubts
 
     def _settled_after(self, fixes: FixSet) -> int:
         """Return iterations after which caches of fixes are full, new workers' stock is used up."""

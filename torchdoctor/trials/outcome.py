@@ -19,6 +19,7 @@ from torchdoctor.schema import (
     RejectedPatch,
     Trial,
     TriedCeiling,
+    fact,
 )
 from torchdoctor.schema.figures import counted, duration
 from torchdoctor.schema.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
@@ -55,7 +56,7 @@ class TrialResults:
     measured: str | None = None  # "side by side" or "in turns", None where no pairs were launched
     decided_by: str = "median"  # "mean" or "median" of the steps
     per_step: bool = False
-    doubts: list[str] = field(default_factory=list)
+    doubts: list[Evidence] = field(default_factory=list)
     stopped: str = "time"  # `Ending.reason`
     interrupted: bool = False
     launches: int = 0  # how many were started and ended
@@ -361,14 +362,14 @@ class Judgement:
                 )
         return None
 
-    def _doubts(self) -> list[str]:
-        """Return what weakens the recommendation, one sentence each."""
+    def _doubts(self) -> list[Evidence]:
+        """Return what weakens the recommendation."""
         members = self.recommended()
         best = self.measured[members] if members else None
         if best is None or best.numerics.classification != "not-comparable":
             return []
-        unknown = f"Whether {best.arm.label} changes results could not be checked"
-        return [f"{unknown}: {best.numerics.reason}"]
+        reason = best.numerics.reason
+        return [fact("results-unchecked", fixes=best.arm.label, reason=reason)]
 
 
 def as_speedup(interval: LogInterval) -> Interval:

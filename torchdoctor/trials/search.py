@@ -20,7 +20,14 @@ from statistics import median
 from torchdoctor.bench.engine import Engine
 from torchdoctor.bench.pair_times import usable
 from torchdoctor.machine.load_beside import LoadBeside
-from torchdoctor.schema import Candidate, ProgressEvent, StepStatistics, TriedCeiling
+from torchdoctor.schema import (
+    Candidate,
+    ProgressEvent,
+    StepStatistics,
+    TriedCeiling,
+    each_once,
+    fact,
+)
 from torchdoctor.schema.figures import speedup
 from torchdoctor.trials import ceilings
 from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
@@ -56,10 +63,6 @@ _WHY = {  # the next measurement is made, for the user who waits for it
     "patch": "The patched source is what you will run",
     "ceilings": "What the program gains without a cost bounds every fix of that cost",
 }
-_NO_SEEDS = (
-    "The budget left no time for launches with other seeds, which would tell whether training "
-    "changed."
-)
 _NOT_APPLIED = "could not be applied"  # in the reason of a launch that failed for its fix
 
 
@@ -125,7 +128,7 @@ class Search:
         self._patches = Patches(log, specs, enabled=settings.patch)
         self._stopped = "time"  # why the search ended: as `TrialResults.stopped`
         self._beliefs: Beliefs | None = None  # of the last results
-        self._doubts: list[str] = []
+        self._doubts: list[Evidence] = []
 
     # -- the run
 
@@ -140,7 +143,7 @@ class Search:
             self._stopped = "interrupted"
         except Stopped as stop:
             self._stopped = "failed"
-            self._doubts.append(str(stop))
+            self._doubts.append(fact("search-failed", reason=str(stop)))
 
     def _search_sizes(self) -> None:
         """Search the settings that are found by trying, and leave all but the best out."""
@@ -203,7 +206,7 @@ class Search:
         log = self._log
         if not log.affords(*[log.baseline] * SEED_LAUNCHES):
             self._no_seeds = True
-            self._doubts.append(_NO_SEEDS)
+            self._doubts.append(fact("no-other-seeds"))
             return
         for offset in range(1, SEED_LAUNCHES + 1):
             timing = log.launch(log.baseline, SEEDS, seed_offset=offset)
@@ -421,19 +424,16 @@ class Search:
             figures = speedup(judgement.intervals[best])
             self._log.best = f"{judgement.measured[best].arm.label} {figures}"
 
-    def _launch_doubts(self) -> list[str]:
+    def _launch_doubts(self) -> list[Evidence]:
         """Return what weakens all figures, by how the launches were made."""
         engine = self._log.engine
         doubts = engine.failures.doubts
         if self._settings.why_in_turns is not None and self._log.pairs:
-            doubts.append(
-                f"Launches followed each other, because {self._settings.why_in_turns}: that sees "
-                "less in the same time than side by side."
-            )
+            doubts.append(fact("launches-in-turns", reason=self._settings.why_in_turns))
         for arm in self._arms_by_set.values():
             if arm.timings:
                 doubts += self._specs.unsettled(arm.fixes, engine.warmup_steps(arm.spec))
-        return list(dict.fromkeys(doubts))
+        return each_once(doubts)
 
     def _tried_ceilings(self) -> list[TriedCeiling]:
         """Return the outcome of each ceiling, also where it was not tried."""

@@ -12,8 +12,7 @@ import numpy as np
 from torchdoctor.machine.environment import usable_cpus
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.steps import settled_after
-from torchdoctor.schema import StepStatistics, Workload, secret_values
-from torchdoctor.schema.figures import seconds
+from torchdoctor.schema import Evidence, StepStatistics, Workload, fact, secret_values
 from torchdoctor.schema.report import TWO_MODES
 from torchdoctor.watch.means import comparable
 from torchdoctor.watch.ranks import trained
@@ -33,55 +32,61 @@ def shortened(
     `observe` takes the seconds of training that are enough, or nothing. The last doubt says what
     comes from the watched run, or what is not as it was then.
     """
-    short = None if any(_differences(run, program)) else observe(_ENOUGH_S)
-    differs = next(_differences(run, program, short), None)
-    if short is None or differs:
+    folder = str(run.folder.parent)
+    short = None
+    differs = next(_differences(run, program), None)
+    if differs is None:
+        short = observe(_ENOUGH_S)
+        differs = next(_differences(run, program, short), None)
+    if short is None or differs is not None:
         whole = observe()
-        doubt = f"The watched run in {run.folder.parent} was not used: {differs}."
-        return replace(whole, doubts=[*whole.doubts, doubt])
+        doubts = [] if differs is None else [fact(differs.fact, folder=folder, **differs.values)]
+        return replace(whole, doubts=[*whole.doubts, *doubts])
     steps = _statistics(comparable(trained(run)[0].steps), short.steps)
-    doubt = (
-        f"The time of a step and its parts are those of {steps.steps:,} steps of the watched run "
-        f"in {run.folder.parent}; {short.steps.total_steps_seen} were observed anew, for the rest."
-    )
+    anew = short.steps.total_steps_seen
+    doubt = fact("watched-run-used", folder=folder, steps=steps.steps, anew=anew)
     return replace(short, steps=steps, doubts=[*short.doubts, doubt])
 
 
-def _differences(run: WatchedRun, now: Workload, short: Observation | None = None) -> Iterator[str]:
+def _differences(
+    run: WatchedRun, now: Workload, short: Observation | None = None
+) -> Iterator[Evidence]:
     """Yield what is not as it was; `short`: None before the program is started."""
     logs = trained(run)
     steps = comparable(logs[0].steps) if len(logs) == len(run.starts) == 1 else None
     if steps is None or len(steps) < _FEWEST:
-        yield f"it must be of one process, with {_FEWEST} steps"
+        yield fact("watched-run-too-little", fewest=_FEWEST)
         return
     then = run.starts[0]
     process = logs[0].process
-    facts: list[tuple[str, object, object]] = [
+    settings: list[tuple[str, object, object]] = [
         ("machine was", then.host, socket.gethostname()),
         ("program was", _typed(then), _typed(now)),
     ]
     for rows in run.machines.values():
-        facts += [("CPUs were", float(cpus), usable_cpus()) for cpus in rows["cpus"][-1:]]
+        settings += [("CPUs were", float(cpus), usable_cpus()) for cpus in rows["cpus"][-1:]]
     files = [now.script] if now.script is not None else []
     if short is not None:
         main = short.processes[0]
         boundary = short.steps.boundary
         files += main.sources
-        facts.append(("torch was", process.torch, main.torch))
-        facts.append(("steps were told by the", process.step_kind, boundary.kind))
+        settings.append(("torch was", process.torch, main.torch))
+        settings.append(("steps were told by the", process.step_kind, boundary.kind))
         for loader in main.loaders if boundary.kind == "loader" else ():
             if loader.ident == boundary.ident:
-                facts.append(("batch size was", process.batch_size, loader.batch_size))
-                facts.append(("workers were", process.num_workers, loader.num_workers))
-    yield from (f"the {name} {old}, now {new}" for name, old, new in facts if old != new)
+                settings.append(("batch size was", process.batch_size, loader.batch_size))
+                settings.append(("workers were", process.num_workers, loader.num_workers))
+    for name, old, new in settings:
+        if old != new:
+            yield fact("watched-run-differs", name=name, then=str(old), now=str(new))
     for path in filter(Path.is_file, map(Path, files)):
         if path.stat().st_mtime_ns > then.start_unix_ns:
-            yield f"{path} has changed since"
+            yield fact("watched-run-file-changed", path=str(path))
     if short is not None:
         old_s = float(np.median(steps.step_s))
         new_s = short.steps.median_s
         if not 1 / _OTHER_TIMES <= new_s / old_s <= _OTHER_TIMES:
-            yield f"a step took {seconds(old_s)}, now {seconds(new_s)}"
+            yield fact("watched-run-other-time", then_s=old_s, now_s=new_s)
 
 
 def _typed(started: Start | Workload) -> str:

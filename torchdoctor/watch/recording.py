@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.probe.measure.facts import write_json
-from torchdoctor.schema import Location
+from torchdoctor.schema import Evidence, Location, fact
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import bytes_of, open_regular
 from torchdoctor.schema.units import unit_of
@@ -72,7 +72,7 @@ class Process:
     kind: str = "training"  # or "inference"
     # What a step is: of `steps.evidence.KINDS`; None: not decided yet.
     step_kind: str | None = None
-    steps_found: str = ""  # the same as one sentence
+    step_name: str = ""  # of the optimizer, model or function that tells a step
     location: Location | None = None  # of the loader or optimizer
     batch_size: int | None = None
     num_workers: int | None = None
@@ -83,6 +83,15 @@ class Process:
     def infers(self) -> bool:
         """Return whether its models are called and nothing is learned."""
         return self.kind == "inference"
+
+    @property
+    def step(self) -> list[Evidence]:
+        """Return what a step is; nothing where that is not decided."""
+        if self.step_kind is None:
+            return []
+        name = self.step_name or None
+        kind = fact(f"step-{self.step_kind}", name=name, location=self.location)
+        return [kind, fact("no-gradient")] if self.infers else [kind]
 
     @property
     def unit(self) -> str:

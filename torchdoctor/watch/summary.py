@@ -66,7 +66,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
         "steps": int(log.steps.step[-1]),
         "program": log.process.kind,
         "unit": log.process.unit,
-        "steps_found": log.process.steps_found,
+        "step": log.process.step,
         "location": log.process.location,
         "training_s": training_s,
         "median_step_s": float(np.median(steps.step_s)) if len(steps) else None,

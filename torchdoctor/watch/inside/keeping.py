@@ -115,38 +115,20 @@ class Keeper:
         self.event(perf_counter_ns(), "failed", "the probe removed itself: " + reason)
         self.changed = True
 
-    def steps_found(self, kind, place, again):
-        """Keep what a step is, in words too."""
+    def steps_found(self, kind, source, again):
+        """Keep what a step is: its kind, and the name or the place of what tells it."""
         watch = self._watch
         location = None
         facts = {}
         if kind == "loader":
-            row = next((r for r in watch.loaders.rows if r[0] == place), None)
+            row = next((r for r in watch.loaders.rows if r[0] == source), None)
             if row is not None:
-                location = row[1]
+                location = {k: row[1][k] for k in ("file", "line", "function")}
                 facts = {"num_workers": row[4], "batch_size": row[5]}
-            sentence = "one step is one batch of the DataLoader"
-        elif kind == "optimizer":
-            named = [type(o).__name__ for o, number in watch.optimizers.items() if number == place]
-            sentence = "one step is one step of %s" % "".join(named or ["the optimizer"])
-        elif kind == "backward":
-            sentence = "one step is one backward pass"
-        elif kind == "forward":
-            root = next((model for model in watch.models.known if model.ident == place), None)
-            name = root.cls.__name__ if root is not None else "the model"
-            sentence = "one step is one call of %s" % name
-        elif kind == "entry":
-            sentence = "one step is one call of %s" % watch.entries.name(place)
-        else:
-            sentence = "one step is one call of torchdoctor.step()"
-        if location is not None:
-            sentence += " at %s:%d" % (location["file"], location["line"])
-        if watch.log.infers:
-            sentence += ", and no gradient is computed"
-        place = location and {k: location[k] for k in ("file", "line", "function")}
-        self._facts.update(facts, step_kind=kind, steps_found=sentence, location=place)
+        name = _name_of_step(watch, kind, source)
+        self._facts.update(facts, step_kind=kind, step_name=name, location=location)
         self._facts["kind"] = "inference" if watch.log.infers else "training"
-        self.event(perf_counter_ns(), "steps", sentence + (" from here on" if again else ""))
+        self.event(perf_counter_ns(), "steps", kind + (" from here on" if again else ""))
         self.changed = True
 
     def _run(self):
@@ -279,6 +261,17 @@ class Keeper:
         except Exception:
             pass
         return nan, nan
+
+
+def _name_of_step(watch, kind, source):
+    """Return what of the program tells a step: a class or a function; empty where none does."""
+    if kind == "optimizer":
+        names = [type(o).__name__ for o, number in watch.optimizers.items() if number == source]
+        return names[0] if names else ""
+    if kind == "forward":
+        model = next((model for model in watch.models.known if model.ident == source), None)
+        return "" if model is None else model.cls.__name__
+    return watch.entries.name(source) if kind == "entry" else ""
 
 
 def _is_loader_worker():
