@@ -221,6 +221,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         forward_of = _by_torch(torch) or _by_torchao(torch)
         if forward_of is None:
             program.refuse("This torch has no quantize_dynamic, and torchao is not installed.")
+            return
         with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
             warnings.simplefilter("ignore")  # of what is deprecated
             forwards = [guarded(layer, forward_of(layer)) for layer in layers]

@@ -221,7 +221,7 @@ def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFact
 
 def read_observed(
     folder: Path,
-) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[str]]:
+) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[Evidence]]:
     """Return, as `read_channel`, what was before a profiler window; all where there was none."""
     events, facts, doubts = read_channel(folder)
     for path in sorted(folder.glob("observed-*.json")):

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchdoctor.advice.wording import SourcePatch
 from torchdoctor.bench.pair_times import seconds_per_sample
+from torchdoctor.schema import Evidence as Fact
 from torchdoctor.schema import (
     FixSet,
     Interval,
@@ -56,7 +57,7 @@ class TrialResults:
     measured: str | None = None  # "side by side" or "in turns", None where no pairs were launched
     decided_by: str = "median"  # "mean" or "median" of the steps
     per_step: bool = False
-    doubts: list[Evidence] = field(default_factory=list)
+    doubts: list[Fact] = field(default_factory=list)
     stopped: str = "time"  # `Ending.reason`
     interrupted: bool = False
     launches: int = 0  # how many were started and ended
@@ -362,7 +363,7 @@ class Judgement:
                 )
         return None
 
-    def _doubts(self) -> list[Evidence]:
+    def _doubts(self) -> list[Fact]:
         """Return what weakens the recommendation."""
         members = self.recommended()
         best = self.measured[members] if members else None

@@ -28,6 +28,7 @@ from torchdoctor.schema import (
     each_once,
     fact,
 )
+from torchdoctor.schema import Evidence as Fact
 from torchdoctor.schema.figures import speedup
 from torchdoctor.trials import ceilings
 from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
@@ -128,7 +129,7 @@ class Search:
         self._patches = Patches(log, specs, enabled=settings.patch)
         self._stopped = "time"  # why the search ended: as `TrialResults.stopped`
         self._beliefs: Beliefs | None = None  # of the last results
-        self._doubts: list[Evidence] = []
+        self._doubts: list[Fact] = []
 
     # -- the run
 
@@ -424,7 +425,7 @@ class Search:
             figures = speedup(judgement.intervals[best])
             self._log.best = f"{judgement.measured[best].arm.label} {figures}"
 
-    def _launch_doubts(self) -> list[Evidence]:
+    def _launch_doubts(self) -> list[Fact]:
         """Return what weakens all figures, by how the launches were made."""
         engine = self._log.engine
         doubts = engine.failures.doubts
