@@ -98,7 +98,6 @@ class _Growing:
         room = known_result[1] or _Room(first)
         if room.version != _version(room.memory):
             self.program.refuse("The program changes in place what it joins.")
-            return None
         result = room.with_rows(more)
         self.hand_out(result, room)
         self.program.applied()
