@@ -168,6 +168,10 @@ class FirstCall:
         self._over = True
         self._disarm()
 
+    def calls_of(self, module):
+        """Return begin, end and flags of each call of a module from before a scan found it."""
+        return [call for reference, *call in self._unknown if reference() is module]
+
     def _disarm(self):
         if self._class.__dict__.get("__call__") is self._new:
             self._class.__call__ = self._old
@@ -189,10 +193,6 @@ class FirstCall:
             models.scan()
         if self._calls >= _FEWEST_CALLS and models.root_of(module) is None:
             models.take(module)  # a part of another one, which is never called as a whole
-        if self._unknown and models.root_of(module) is not None:
-            calls = [call for reference, *call in self._unknown if reference() is module]
-            self._unknown = []
-            models.was_called(module, calls)
         if session.inference.wanted:
             session.first_batch()
 

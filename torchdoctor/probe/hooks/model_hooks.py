@@ -80,17 +80,12 @@ class Models:
         """Return the value of the events of a call that begins now."""
         return self._calls.flags_of(module)
 
-    def was_called(self, module, calls):
-        """Note calls of a root module from before it was known as one: begin, end and flags."""
-        if calls:
-            root = self.root_of(module)
-            self.number(root)
-            self._calls.note_earlier(root, calls)
-
-    def forward_begins(self):
-        """Note a forward of a root module."""
+    def forward_begins(self, root):
+        """Note a forward of a root module; the first one of all: what was called before, too."""
         self.seen_forward = True
-        self.stop_awaiting()
+        if self.first_call is not None:
+            self._calls.note_earlier(root, self.first_call.calls_of(root.module()))
+            self.stop_awaiting()
 
     def stop_awaiting(self):
         """Look no more for the first call of any module: what is compiled guards on its class."""
@@ -374,10 +369,10 @@ class _Calls:
             if root is None:
                 return old(module, *args, **kwargs)
             try:
-                if not models.seen_forward:
-                    models.forward_begins()
                 if root.ident is None:
                     models.number(root)
+                if not models.seen_forward:
+                    models.forward_begins(root)
                 if inference.looks:
                     inference.begins(root.ident)
                 if phases:
