@@ -53,7 +53,7 @@ Written by `benchmarks/frameworks.py`: short trainings, and programs that infer,
 packages. Steps are those that torchdoctor saw, of those that the framework counted; the last one
 may have no end. A step is a batch: with Accelerate two of them make an update, which it counts. Of
 what infers it is a batch, or a call of what is named. In brackets: what is not as it should be.
-The inference of Lightning and TorchRec ran on a machine that was busy with other programs.
+What infers was watched, and part of it ran, on a machine that was busy with other programs.
 """
 
 
