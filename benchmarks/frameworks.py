@@ -10,6 +10,7 @@ that this interpreter has, is shared), runs a short training as its users write 
 the framework itself counted. In most scripts preparing a sample costs more than training with it,
 so the bottleneck is known. It prints a line of JSON for each row and keeps it in FOLDER/rows. With
 --watch the script runs under `torchdoctor watch`, and what that saw is added to its row.
+FOLDER/clones must hold a clone of huggingface/pytorch-image-models, whose program runs unedited.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import venv
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -51,7 +53,7 @@ Written by `benchmarks/frameworks.py`: short trainings, and programs that infer,
 packages. Steps are those that torchdoctor saw, of those that the framework counted; the last one
 may have no end. A step is a batch: with Accelerate two of them make an update, which it counts. Of
 what infers it is a batch, or a call of what is named. In brackets: what is not as it should be.
-The inference of Lightning and TorchRec ran on a machine that was busy with other programs.
+What infers was watched, and part of it ran, on a machine that was busy with other programs.
 """
 
 
@@ -62,6 +64,7 @@ class Framework:
     name: str
     script: str  # in framework_scripts
     arguments: str = ""
+    program: str = ""  # of a clone below FOLDER/clones, which the script runs; its first argument
     packages: str = ""  # for pip
     pip: str = ""  # further options of pip
     added: dict[str, str] = field(default_factory=dict)  # text at the end of installed files
@@ -152,6 +155,17 @@ TABLE = [
         for name in ("predict", "validate")
     ),
     Framework(
+        name="timm, `validate.py` of aa4b5850", script="infer_timm.py",
+        program="pytorch-image-models/validate.py", packages="timm torchvision",
+        step="loader", loader="create_loader(", bottleneck="",
+    ),
+    Framework(
+        name="ultralytics, `predict`, with an `nms` of ours for torchvision's",
+        script="infer_ultralytics.py", packages="ultralytics torchvision opencv-python-headless",
+        environment={"YOLO_OFFLINE": "true", "YOLO_CONFIG_DIR": tempfile.gettempdir()},
+        step="entry", loader="", bottleneck="",
+    ),
+    Framework(
         name="TorchRec, inference of DLRM", script="infer_dlrm.py", packages=_DLRM,
         pip="--no-deps", bottleneck="", loader="", step="loader",
     ),
@@ -210,9 +224,14 @@ def environment(framework: Framework, folder: Path) -> Path:
     return python
 
 
+def command_of(framework: Framework, folder: Path) -> list[str | Path]:
+    """Return the script and its arguments."""
+    program = [folder / "clones" / framework.program] if framework.program else []
+    return [framework.script, *program, *framework.arguments.split()]
+
+
 def row_of(framework: Framework, folder: Path, command: list[str]) -> Row:
     """Run one framework; whatever goes wrong is said in the row."""
-    script = SCRIPTS / framework.script
     if framework.reason:
         return Row(name=framework.name, reason=framework.reason)
     try:
@@ -224,9 +243,9 @@ def row_of(framework: Framework, folder: Path, command: list[str]) -> Row:
     ran = subprocess.run(
         [
             sys.executable, "-m", "torchdoctor.cli.front", *command, "--quiet", "--output", output,
-            "--python", python, script.name, *framework.arguments.split(),
+            "--python", python, *command_of(framework, folder),
         ],
-        cwd=script.parent, env={**os.environ, **_OFFLINE, **framework.environment},
+        cwd=SCRIPTS, env={**os.environ, **_OFFLINE, **framework.environment},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if not (output / "report.json").is_file():
@@ -240,15 +259,15 @@ def row_of(framework: Framework, folder: Path, command: list[str]) -> Row:
 
 def watched_row(row: Row, framework: Framework, folder: Path) -> Row:
     """Watch one framework, and return its row with what `watch` saw."""
-    python, script = environment(framework, folder), SCRIPTS / framework.script
+    python = environment(framework, folder)
     output = folder / "watched" / re.sub(r"\W+", "-", framework.name)
     shutil.rmtree(output, ignore_errors=True)
     ran = subprocess.run(
         [
             sys.executable, "-m", "torchdoctor.cli.front", "watch", "--output", output,
-            "--", python, script.name, *framework.arguments.split(),
+            "--", python, *command_of(framework, folder),
         ],
-        cwd=script.parent, env={**os.environ, **_OFFLINE, **framework.environment},
+        cwd=SCRIPTS, env={**os.environ, **_OFFLINE, **framework.environment},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     match = COUNTED.search(ran.stdout)

@@ -10,6 +10,7 @@ from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import diagnose
+from torchdoctor.fixes import mixed_precision
 from torchdoctor.reports import formats
 from torchdoctor.reports.summary import of_report
 from torchdoctor.reports.verdict import statements
@@ -67,6 +68,12 @@ def test_waste_of_little_of_a_call_is_left_to_the_details() -> None:
     report = told({**padded, "made_anew": 19})
     assert "padded-tokens" in {finding.check for finding in report.diagnosis.findings}
     assert "padded-tokens" not in [quote.check for quote in report.diagnosis.verdict.closing]
+
+
+def test_no_backward_is_in_the_code_of_a_program_that_was_not_traced() -> None:
+    seen = recording({"steps": {"boundary": {"kind": "loader", "learned_by": "forward"}}})
+    assert seen.trace is None
+    assert "backward" not in mixed_precision.instruction({"dtype": "bfloat16"}, seen)
 
 
 def test_making_a_model_is_no_preparation_of_a_batch() -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from observed_programs import observe, recorder_of, timed
+from observed_programs import observe, recorder_of, recording_of, timed
 
 from torchdoctor.launch.launch_spec import entry_points
 from torchdoctor.observe.window import Window
@@ -53,6 +53,11 @@ from torch.utils.data import DataLoader
 class Trainer:
     def predict(self, data):
         return [self.model(x) for x in DataLoader(data, batch_size=2)]
+""",
+    "lightning/pytorch/trainer/trainer.py": """
+class Trainer:
+    def predict(self, module, loader):
+        return [module.predict_step(batch) for batch in loader]
 """,
     "sentence_transformers/SentenceTransformer.py": """
 class SentenceTransformer:
@@ -203,6 +208,31 @@ def test_a_step_is_an_outermost_call_of_what_the_program_calls(name: str, tmp_pa
     assert seen.steps.total_steps_seen >= iterations - 2
     timing = timed(recorder, seen, Window(warmup_steps=4, measure_steps=15, max_window_s=60.0))
     assert timing.ended == "measured" and len(timing.step_s) == 15
+
+
+# What holds the model is never called as a whole.
+LIGHTNING = """
+from lightning.pytorch.trainer.trainer import Trainer
+class Module(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.net = nn.Linear(4, 4), Words()
+    def predict_step(self, batch):
+        return self.net(batch)
+data = DataLoader(torch.ones(120, 6).long(), batch_size=4)
+Trainer().predict(Module().eval(), data)
+"""
+
+
+@pytest.mark.slow
+def test_batches_within_one_call_count_from_the_first_on(tmp_path: Path) -> None:
+    recorder = recorder_of(written(tmp_path) + SETUP + LIGHTNING, tmp_path)
+    seen = observe(recorder)
+    assert seen.steps.boundary.kind == "loader"
+    assert seen.steps.total_steps_seen >= 29
+    assert max(model.forwards for model in recording_of(seen).main.models) == 30
+    timing = timed(recorder, seen, Window(warmup_steps=4, measure_steps=24, max_window_s=60.0))
+    assert timing.ended == "measured" and len(timing.step_s) == 24
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ with torch.inference_mode():
         """
 for _ in range(40): model[0](data)
 """,
-        ("forward", 34),
+        ("forward", 39),
     ),
     "parts of a model that is never called as a whole": (
         """

@@ -26,6 +26,10 @@ CALLED = Process(
 LOOPS = {
     "many calls": "for _ in range(12_000):\n    model(torch.ones(8, 4))\n",
     "calls": "for _ in range(50):\n    model(torch.ones(8, 4))\n",
+    "calls of a part": (
+        "whole = torch.nn.ModuleList([model])\n"
+        "for _ in range(50):\n    whole[0](torch.ones(8, 4))\n"
+    ),
     "batches": (
         "data = torch.utils.data.TensorDataset(torch.ones(400, 4))\n"
         "for (x,) in torch.utils.data.DataLoader(data, batch_size=8):\n    model(x)\n"

@@ -165,7 +165,7 @@ def _code(recording: Recording, dtype: str, clips: bool) -> str:
         f'with torch.autocast(device_type="{device}", dtype=torch.{dtype}):\n'
         "    output = model(x)\n"
     )
-    if traced is not None and traced.trains is False:
+    if recording.infers or (traced is not None and traced.trains is False):
         return f"# or the whole model in 16 bits: model.to(torch.{dtype})\n{forward}".rstrip()
     around = f"{forward}    loss = criterion(output, y)\n"
     if dtype == "bfloat16":

@@ -86,12 +86,15 @@ def boundary_rows(events: Events, boundary: Boundary) -> np.ndarray:
     """Return the rows of the events that begin an iteration, by the probe's own rule.
 
     A loader's boundary is the beginning of a fetch when something was learned since the last
-    boundary; so evaluating over the training loader, or fetching ahead, begins no iteration.
+    boundary; so evaluating over the training loader, or fetching ahead, begins no iteration. The
+    first fetch begins one where the program infers; of a training that iteration is told apart, as
+    `first_step_s`.
     """
     rows = events.at(_BEGINS[boundary.kind])
     if boundary.kind == "loader":
         rows = rows[events.loader[rows] == boundary.ident]
-        rows = rows[np.diff(np.searchsorted(learning_rows(events), rows), prepend=0) > 0]
+        learned = np.searchsorted(learning_rows(events), rows)
+        rows = rows[np.diff(learned, prepend=-1 if boundary.infers else 0) > 0]
     elif boundary.kind in ("optimizer", "forward", "entry"):
         rows = rows[events.ident[rows] == boundary.ident]
     elif boundary.kind == "backward":

@@ -6,6 +6,7 @@ any module does: until then `nn.Module.__call__` is ours.
 
 import functools
 import time
+import weakref
 
 from .. import dynamo_frames
 from ..measure.decisions import Decisions
@@ -139,6 +140,7 @@ class FirstCall:
         self._class = session.torch.nn.Module
         self._old = self._new = None
         self._calls = 0
+        self._unknown = []  # (reference, begin, end, flags): calls of what no scan found, so far
         self._open = False
         self._over = False
 
@@ -166,6 +168,10 @@ class FirstCall:
         self._over = True
         self._disarm()
 
+    def calls_of(self, module):
+        """Return begin, end and flags of each call of a module from before a scan found it."""
+        return [call for reference, *call in self._unknown if reference() is module]
+
     def _disarm(self):
         if self._class.__dict__.get("__call__") is self._new:
             self._class.__call__ = self._old
@@ -190,8 +196,27 @@ class FirstCall:
         if session.inference.wanted:
             session.first_batch()
 
+    def _begins(self, module):
+        """Return what to note of a call once it has ended: of a module that no scan found."""
+        models, inference = self._models, self._session.inference
+        if self._is_over() or self._calls >= _FEWEST_CALLS or models.root_of(module) is not None:
+            return None
+        if next(iter(module.parameters()), None) is None:
+            return None
+        if not self._unknown or self._unknown[0][0]() is module:
+            inference.begins(0)  # the number that it has once it is known: none was called before
+        return weakref.ref(module), time.perf_counter_ns(), models.call_flags(module)
+
+    def _ended(self, begun, output):
+        if begun is None or self._is_over():
+            return  # the call was one of a root module, or had one within
+        reference, began_ns, flags = begun
+        self._unknown.append((reference, began_ns, time.perf_counter_ns(), flags))
+        self._session.inference.ended(output)
+
     def _around(self, old):
         session, models, look = self._session, self._models, self._session.guarded(self._look)
+        begins, ended = session.guarded(self._begins), session.guarded(self._ended)
         compiling = session.torch.compiler.is_dynamo_compiling
         tracing = session.torch.jit.is_tracing  # it compares the classes of two passes
 
@@ -203,8 +228,11 @@ class FirstCall:
             self._open = True
             # What is compiled during the call would guard on this function, and be compiled again.
             self._disarm()
+            begun = begins(module)
             try:
-                return call(module, *args, **kwargs)
+                output = call(module, *args, **kwargs)
+                ended(begun, output)
+                return output
             except BaseException as error:
                 session.hide_frames(error)
                 raise

@@ -90,10 +90,16 @@ class Models:
                 return beside
         return [module]
 
-    def forward_begins(self):
-        """Note a forward of a root module."""
+    def call_flags(self, module):
+        """Return the value of the events of a call that begins now."""
+        return self._calls.flags_of(module)
+
+    def forward_begins(self, root):
+        """Note a forward of a root module; the first one of all: what was called before, too."""
         self.seen_forward = True
-        self.stop_awaiting()
+        if self.first_call is not None:
+            self._calls.note_earlier(root, self.first_call.calls_of(root.module()))
+            self.stop_awaiting()
 
     def stop_awaiting(self):
         """Look no more for the first call of any module: what is compiled guards on its class."""
@@ -339,14 +345,28 @@ class _Calls:
             code = frame.f_code
             lines[code] = max(frame.f_lineno, lines.get(code, 0))
 
+    def flags_of(self, module):
+        """Return bits: 1 gradients are enabled, 2 the module is in training mode, 4 autocast."""
+        return self._grad_enabled() | module.training << 1 | self._autocast_enabled() << 2
+
+    def note_earlier(self, root, calls):
+        """Log calls that have ended, and count them."""
+        log = self._session.log
+        for began_ns, ended_ns, flags in calls if self._session.phases else ():
+            root.forwards += 1
+            root.with_grad += flags & 1
+            root.autocast += flags >> 2
+            if not flags & 2:
+                root.eval_forwards += 1
+                root.eval_with_grad += flags & 1
+            log.add_at(step_log.FORWARD_BEGIN, root.ident, began_ns, flags)
+            log.add_at(step_log.FORWARD_END, root.ident, ended_ns, flags)
+
     def _begin(self, root, module, args, kwargs):
         session = self._session
-        grad = self._grad_enabled()
-        training = module.training
-        flags = grad | training << 1
-        if self._autocast_enabled():
-            root.autocast += 1
-            flags |= 4
+        flags = self.flags_of(module)
+        grad, training = bool(flags & 1), bool(flags & 2)
+        root.autocast += flags >> 2
         root.forwards += 1
         root.with_grad += grad
         if root.forwards <= 128 or not training or session.passes.on:
@@ -383,10 +403,10 @@ class _Calls:
             if root is None:
                 return old(module, *args, **kwargs)
             try:
-                if not models.seen_forward:
-                    models.forward_begins()
                 if root.ident is None:
                     models.number(root)
+                if not models.seen_forward:
+                    models.forward_begins(root)
                 if inference.looks:
                     inference.begins(root.ident)
                 if phases:

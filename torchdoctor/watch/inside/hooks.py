@@ -180,6 +180,12 @@ class Calls(model_hooks._Calls):
             log.forward(root.ident, flags)
         return flags
 
+    def note_earlier(self, root, calls):
+        """Log calls that have ended, where it is still open what a step is."""
+        root.forwards += len(calls)
+        for began_ns, ended_ns, flags in calls:
+            self._session.log.forward_earlier(root.ident, flags, began_ns, ended_ns)
+
     def _largest(self, values):
         """Return the largest tensor's elements, its rows, and whether its shape is new."""
         most = 0

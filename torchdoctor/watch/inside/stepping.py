@@ -17,6 +17,7 @@ again by `_learn` with the first event by which something is learned.
 
 from _thread import get_ident
 from array import array
+from operator import itemgetter
 from time import perf_counter_ns
 
 from ...probe import dynamo_frames, step_log
@@ -171,6 +172,15 @@ class StepLog:
         if is_new:
             ident |= NEW_INPUT
         self.add(step_log.FORWARD_BEGIN, ident, elements << ROWS_BITS | min(rows, MOST_ROWS))
+
+    def forward_earlier(self, model, flags, began_ns, ended_ns):
+        """Take in a forward that has ended, unless it is decided what a step is."""
+        self.work()
+        if self._thread is None:
+            thread, ident = get_ident(), model << FORWARD_BITS | flags
+            self._held.append((thread, step_log.FORWARD_BEGIN, ident, began_ns, 0))
+            self._held.append((thread, step_log.FORWARD_END, model, ended_ns, flags))
+            self._held.sort(key=itemgetter(3))  # by time
 
     def exchanged(self, entry_ns, is_final, has_ended=True):
         """Note an exchange between ranks; the step's first, unless it is the gradients' own."""
