@@ -127,7 +127,7 @@ EXPECTED = {
     "leak": "leak",
     "memory": "memory",
     "swap": "swapping",
-    "quota": "quota",
+    "quota": "quota-used-up",
     "storage": "loader-io-bound",
     "gc": "gc-pauses",
     "evaluation": "evaluation",

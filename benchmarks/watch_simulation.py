@@ -206,7 +206,7 @@ PLANTS: tuple[tuple[str, str, Plant], ...] = (
     ("another program takes a core", "other-load", _core),
     ("memory leak", "leak", _leak),
     ("swap", "swapping", _swap),
-    ("CPU quota", "quota", _quota),
+    ("CPU quota", "quota-used-up", _quota),
     ("slow storage", "loader-io-bound", _storage),
     ("garbage collection storms", "gc-pauses", _garbage),
     ("evaluation grown", "evaluation", _evaluation),

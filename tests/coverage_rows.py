@@ -170,8 +170,9 @@ _ROWS_OF_CHECKS = (
         lacking="NCCL itself was not run: the tests have no two GPUs.",
     ),
     Row(
-        asked="garbage collection, too many threads, throttling, vector instructions held down",
-        checks=("gc-pauses", "too-many-threads", "throttling", "simd-capped"),
+        asked="garbage collection, too many threads, throttling, quotas, vector instructions held "
+        "down",
+        checks=("gc-pauses", "too-many-threads", "throttling", "quota-used-up", "simd-capped"),
         fixes=("gc-freeze", "cpu-threads", "cpu-simd", "numa-binding"),
     ),
     Row(

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import subprocess
 import sys
@@ -130,6 +131,21 @@ def test_the_tightest_quota_on_the_way_up_counts(tmp_path):
     assert cpu_quota(tmp_path, "0::/a/b/c") == 1.5
     assert cpu_quota(tmp_path, "0::/a") is None
     assert memory_limit_bytes(tmp_path, "0::/a/b/c") == 1000
+
+
+@pytest.mark.parametrize(
+    ("counted", "stopped_s"),
+    [
+        ("nr_periods 9\nthrottled_usec 1500000\n", 1.5),
+        ("nr_throttled 3\nthrottled_time 2500000000\n", 2.5),
+        ("usage_usec 9\n", None),
+    ],
+)
+def test_what_a_quota_stopped_is_read_of_both_versions(counted, stopped_s, tmp_path, monkeypatch):
+    write(tmp_path / "cpu.stat", counted)
+    monkeypatch.setattr(module, "cgroups", lambda controller: [tmp_path / "gone", tmp_path])
+    read_s = module.quota_stopped_s()
+    assert math.isnan(read_s) if stopped_s is None else read_s == stopped_s
 
 
 def test_version_1_of_cgroups(tmp_path):

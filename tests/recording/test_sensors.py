@@ -62,6 +62,14 @@ def test_rates_are_those_of_the_window():
     assert found.threads == 5
 
 
+def test_what_a_quota_stopped_is_told_where_it_is_counted():
+    stopped = columns(quota_stopped_s=np.arange(5) * 0.6).statistics(SECOND, 3 * SECOND)
+    assert stopped.quota_stopped_s == pytest.approx(0.6)
+    assert columns().statistics(SECOND, 3 * SECOND).quota_stopped_s is None
+    uncounted = columns(quota_stopped_s=np.full(5, np.nan))
+    assert uncounted.statistics(SECOND, 3 * SECOND).quota_stopped_s is None
+
+
 @pytest.mark.parametrize(
     ("resident", "grows"),
     [

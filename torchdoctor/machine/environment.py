@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import platform
 import re
@@ -22,6 +23,7 @@ _ASK_TIMEOUT_S = 60.0
 _SHM = Path("/dev/shm")
 CGROUPS = Path("/sys/fs/cgroup")
 _CFS = ("quota", "period")
+_STOPPED_UNITS = {"throttled_usec": 1e6, "throttled_time": 1e9}  # of a second, by the version
 _NO_LIMIT = 1 << 60  # cgroup v1 writes a huge number where there is none
 # Looks torch up without importing it: only its version file is executed.
 _ASK = """
@@ -209,6 +211,23 @@ def memory_limit_bytes(root: Path = CGROUPS, membership: str | None = None) -> i
             with contextlib.suppress(OSError, ValueError):
                 limits.append(int((folder / name).read_text()))
     return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
+
+
+def quota_stopped_s() -> float:
+    """Return for how long the CPU quota has stopped threads of our cgroup; NaN: not counted."""
+    for line in of_cgroup("cpu", "cpu.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name in _STOPPED_UNITS:
+            return int(value) / _STOPPED_UNITS[name]
+    return math.nan
+
+
+def of_cgroup(controller: str, name: str) -> str:
+    """Return a file of the innermost cgroup around us that has it; "" where none has."""
+    for folder in cgroups(controller):
+        with contextlib.suppress(OSError):
+            return (folder / name).read_text()
+    return ""
 
 
 def cgroups(controller: str, root: Path = CGROUPS, membership: str | None = None) -> Iterator[Path]:

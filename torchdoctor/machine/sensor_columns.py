@@ -58,6 +58,7 @@ class SensorColumns:
     rss_bytes: Columns = field(default_factory=_column)
     pss_bytes: Columns = field(default_factory=_column)  # children by their proportional share
     swap_bytes: Columns = field(default_factory=_column)
+    quota_stopped_s: Columns = field(default_factory=_column)  # since the cgroup was made
     threads: Columns = field(default_factory=_column)
     read_bytes: Columns = field(default_factory=_column)
     write_bytes: Columns = field(default_factory=_column)
@@ -160,6 +161,7 @@ class _Window:
                 else None
             ),
             iowait_share=None if iowait is None or not cores else min(1.0, iowait / len(cores)),
+            quota_stopped_s=self._process_rate(c.quota_stopped_s),
             rss_peak_bytes=_most(c.rss_bytes[self.processes]),
             memory_peak_bytes=_most(c.memory_bytes[self.processes]),
             rss_growth_bytes_per_s=self._growth(c.rss_bytes),
@@ -216,6 +218,8 @@ class _Window:
         return max(0.0, float(high - low)) / ((end - begin) / 1e9)
 
     def _process_rate(self, cumulative: Columns) -> float | None:
+        if len(cumulative) != len(self.columns.process_t_ns):
+            return None  # a file of before this column was sampled
         return self._rate(self.columns.process_t_ns, cumulative)
 
     def _workers_queued(self) -> float | None:

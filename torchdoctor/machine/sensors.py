@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from torchdoctor.machine import nvml
+from torchdoctor.machine import environment, nvml
 from torchdoctor.machine.processes import inner_pid
 from torchdoctor.machine.rapl import Rapl
 from torchdoctor.machine.sensor_columns import SensorColumns
@@ -28,6 +28,7 @@ _TREE_FIELDS = (
     "rss_bytes",
     "pss_bytes",
     "swap_bytes",
+    "quota_stopped_s",
     "threads",
     "read_bytes",
     "write_bytes",
@@ -224,6 +225,7 @@ class Sensors:
             return
         tree["process_t_ns"] = time.monotonic_ns()
         tree["swap_bytes"] = psutil.swap_memory().used
+        tree["quota_stopped_s"] = environment.quota_stopped_s()
         tree["network_bytes"] = _network_bytes()
         tree["own_cpu_s"] = sum(os.times()[:2])
         tree["gpu_others"] = [] if gpus is None else self._gpu_processes(gpus, processes)

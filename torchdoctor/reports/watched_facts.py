@@ -79,8 +79,6 @@ CAUSES = {
     "which torch.compile compiles, and cuDNN searches, anew",
     "swaps": "memory is short, and pages come back from swap[ ({mb_per_s:.1f} MB/s)]",
     "files-read-again": "memory is short, and pages of files are read again and again",
-    "quota-used-up": "the CPU quota of its control group stops the program ({stopped_s:.2g} s of "
-    "each second, all threads together)",
     "gpu-clock-fallen": "the GPU's clock has fallen from {before:,.0f} to {after:,.0f} MHz",
     "cpu-clock-fallen": "the CPU's clock has fallen from {before:,.0f} to {after:,.0f} MHz",
     "gpu-shared": "another program computes on the same GPU",
@@ -102,8 +100,6 @@ TODO = {
     "TORCH_LOGS=recompiles tells more.",
     "swaps": "Give the job more memory, or use fewer workers or less caching.",
     "files-read-again": "Give the job more memory, or use fewer workers or less caching.",
-    "quota-used-up": "Raise the CPU limit of the container or job, or use fewer threads and "
-    "workers.",
     "gpu-clock-fallen": "Look at cooling, power limits and neighbours: nvidia-smi -q -d "
     "PERFORMANCE.",
     "cpu-clock-fallen": "Look at cooling, the power profile and other load.",

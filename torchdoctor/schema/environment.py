@@ -90,6 +90,8 @@ class SensorStatistics:
     workers_queued_cpus: float | None = None  #: CPUs more that its children waited for.
     other_load_cpus: float | None = None  #: CPUs kept busy by everybody else.
     iowait_share: float | None = None  #: CPU time that waited for disks.
+    #: Seconds of each second for which the cgroup's CPU quota stopped its threads, all together.
+    quota_stopped_s: float | None = None
     rss_peak_bytes: int | None = None  #: Resident memory of the process tree at its highest.
     memory_peak_bytes: int | None = None  #: The same, shared memory counted once (or so).
     rss_growth_bytes_per_s: float | None = None  #: Slope of RSS, above 0 only if it always rose.

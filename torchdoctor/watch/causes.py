@@ -1,7 +1,8 @@
 """Name the cause of a slower program: by the part of the step that grew, and what grew with it.
 
 The rules are asked from the top; a rule above explains what rules below it would also find. What a
-check of `run` tells of the time after a change has no rule of its own: the check is asked.
+check of `run` tells of the time after a change has no rule of its own: the check is asked. The
+other rules compare with what was before, sometimes hours ago, which no recording of a run holds.
 """
 
 import math
@@ -15,6 +16,7 @@ from torchdoctor.watch.window import logged_phases, of_level
 
 _MOST = 0.5  # of the added time: what explains the change
 _COMPUTES = 0.3  # of the added wait for data: workers that are busy, or a process without a CPU
+_STOPPED = 0.05  # seconds of each second more, for which a quota stops the threads
 _AS_BEFORE = (0.95, 1.05)  # times the time of a sample
 
 
@@ -86,6 +88,7 @@ def cause_of(change: Change) -> Cause:
 
 
 def _recompilation(change: Change) -> Cause | None:
+    """Return that inputs bring new shapes more often: a first epoch does so at any time."""
     share = max(change.rise("recompiled"), change.rise("new_input"))
     if share < 0.02 or change.share("forward", "backward", "other") < _MOST:
         return None
@@ -95,6 +98,7 @@ def _recompilation(change: Change) -> Cause | None:
 
 
 def _batch(change: Change) -> Cause | None:
+    """Return that batches have grown: no size is wrong by itself, so that no check can tell."""
     if not change.explains(change.ratio("samples")):
         return None
     each = change.ratio("step_s") / change.ratio("samples")
@@ -104,6 +108,7 @@ def _batch(change: Change) -> Cause | None:
 
 
 def _sequences(change: Change) -> Cause | None:
+    """Return that samples have grown: as with batches, only what they were before tells."""
     if not change.explains(change.ratio("elements") / change.ratio("samples")):
         return None
     return Cause("sequences", change.changed("inputs-grown", "elements"))
@@ -114,6 +119,7 @@ def _garbage(change: Change) -> Cause | None:
 
 
 def _memory(change: Change) -> Cause | None:
+    """Return that memory has become short: by rates that no recording of a run holds."""
     faults = change.rise("process_major_faults")
     rate = max(change.after["swap_in_bytes"], 0.0)
     swapped = change.rise("process_swapped_bytes") > 4e6 and faults > 5
@@ -126,12 +132,16 @@ def _memory(change: Change) -> Cause | None:
 
 
 def _quota(change: Change) -> Cause | None:
-    if change.rise("throttled_s") < 0.05:
+    """Return what the check of quotas finds, where it stops the program more than before."""
+    if change.rise("throttled_s") < _STOPPED:
         return None
-    return Cause("quota", fact("quota-used-up", stopped_s=change.after["throttled_s"]))
+    check = _check_for("cpu-quota")
+    findings = check.findings(of_level(change.process, change.after))
+    return Cause(check.ident, _largest_growth(change), findings[0]) if findings else None
 
 
 def _clocks(change: Change) -> Cause | None:
+    """Return that a clock has fallen: what is low for a processor, only its own past tells."""
     if change.ratio("gpu_clock_mhz") < 0.93 and change.after["gpu_throttle"] > 0:
         return Cause("clocks", change.changed("gpu-clock-fallen", "gpu_clock_mhz"))
     # Idle cores are slow cores: the clock counts only where as much was computed as before.
@@ -141,16 +151,17 @@ def _clocks(change: Change) -> Cause | None:
     return None
 
 
-def _check_of_other_programs() -> CheckSpec:
+def _check_for(question: str) -> CheckSpec:
     from torchdoctor.advice import catalogue  # hundreds of files, which a steady run does not need
 
-    return catalogue.check_for_watch("other-programs")
+    return catalogue.check_for_watch(question)
 
 
 def _gpu_shared(change: Change) -> Cause | None:
+    """Return what the check of other programs finds, where one has come to the GPU."""
     if change.rise("gpu_others") < 0.5:
         return None
-    check = _check_of_other_programs()
+    check = _check_for("other-programs")
     findings = check.findings(of_level(change.process, change.after))
     of_device = [finding for finding in findings if finding.evidence[0].fact == "device"]
     if not of_device:
@@ -159,6 +170,7 @@ def _gpu_shared(change: Change) -> Cause | None:
 
 
 def _cpu_shared(change: Change) -> Cause | None:
+    """Return that others took CPUs which this program needs: less than the check calls much."""
     full = change.after["busy_s"] > 0.85 * change.after["cpus"]
     waits = change.rise("process_queued_s") > 0.05 or change.rise("cpu_pressure_s") > 0.1
     workers = change.after["tree_cpu_s"] - change.after["process_cpu_s"]
@@ -167,7 +179,9 @@ def _cpu_shared(change: Change) -> Cause | None:
     if change.rise("others_cpus") < 0.25 or asleep or not (full or waits):
         return None
     before, after = (max(levels["others_cpus"], 0.0) for levels in (change.before, change.after))
-    return Cause(_check_of_other_programs().ident, fact("cpus-shared", before=before, after=after))
+    return Cause(
+        _check_for("other-programs").ident, fact("cpus-shared", before=before, after=after)
+    )
 
 
 def _exchange(change: Change) -> Cause | None:

@@ -40,7 +40,7 @@ class MachineLog:
             "busy_s": sum(busy_s()),
             "iowait_s": getattr(psutil.cpu_times(), "iowait", math.nan),
             "cpu_mhz": _mhz(),
-            "throttled_s": _throttled_s(),
+            "throttled_s": environment.quota_stopped_s(),
             "memory_free_bytes": min(memory.available, self._room()),
             "memory_limit_bytes": min(memory.total, self._limit),
             "swap_in_bytes": psutil.swap_memory().sin,
@@ -63,8 +63,9 @@ class MachineLog:
         """Return bytes that the cgroup's limit leaves; the page cache is given back if needed."""
         if self._limit == math.inf:
             return math.inf
-        used = _cgroup("memory", "memory.current") or _cgroup("memory", "memory.usage_in_bytes")
-        stat = _cgroup("memory", "memory.stat")
+        of_cgroup = environment.of_cgroup
+        used = of_cgroup("memory", "memory.current") or of_cgroup("memory", "memory.usage_in_bytes")
+        stat = of_cgroup("memory", "memory.stat")
         files = [line.split()[1] for line in stat.splitlines() if line.startswith("inactive_file ")]
         return max(0.0, self._limit - float(used or 0) + float(files[0] if files else 0))
 
@@ -109,19 +110,3 @@ def _pressure_s(kind: str) -> float:
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int((_PRESSURE / kind).read_text().splitlines()[0].rpartition("total=")[2]) / 1e6
     return math.nan
-
-
-def _throttled_s() -> float:
-    for line in _cgroup("cpu", "cpu.stat").splitlines():
-        name, _, value = line.partition(" ")
-        if name in ("throttled_usec", "throttled_time"):
-            return int(value) / (1e6 if name == "throttled_usec" else 1e9)
-    return math.nan
-
-
-def _cgroup(controller: str, name: str) -> str:
-    """Return a file of the innermost cgroup around us that has it; "" where none has."""
-    for folder in environment.cgroups(controller):
-        with contextlib.suppress(OSError):
-            return (folder / name).read_text()
-    return ""

@@ -116,6 +116,7 @@ def of_level(
         workers_queued_cpus=_no_queue(figures, "cpu_pressure_s"),
         other_load_cpus=figures.get("others_cpus"),
         iowait_share=figures["iowait_s"] / cpus if cpus and "iowait_s" in figures else None,
+        quota_stopped_s=figures.get("throttled_s"),
         read_bytes_per_s=figures.get("read_bytes"),
         gpu_utilization=figures.get("gpu_utilization"),
         gpu_sharing_processes=round(figures["gpu_others"]) if "gpu_others" in figures else None,
