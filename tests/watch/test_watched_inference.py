@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import watched_folders
 from test_recording import steps
-from test_stepping import EVAL, Program
+from test_stepping import EVAL, MS, Program
 
 from torchdoctor.advice import catalogue
 from torchdoctor.probe import step_log
@@ -74,6 +74,31 @@ def test_an_entry_point_is_waited_for_and_holds_its_forwards(program: Program) -
     generate()
     found = program.steps()
     assert len(found) == 4 and np.allclose(found.samples, 4)
+
+
+def test_each_call_has_the_samples_of_its_own_input(program: Program) -> None:
+    """Where calls known and unknown took turns, one had the samples of two, and one had none."""
+
+    def call(rows: int, new_shape: bool = False) -> None:
+        program.now += MS
+        program.log.forward(0, EVAL, 3 * rows, rows, new_shape)
+        program.does(step_log.FORWARD_END)
+
+    for rows in range(1, 41):
+        call(rows)
+    assert program.log.infer()
+    for rows in range(41, 401):
+        call(rows, new_shape=rows % 50 == 0)
+        if rows % 37 == 0:
+            program.log.add_at(step_log.GC_BEGIN, 0, program.now)
+            program.now += 20 * MS
+            program.log.add_at(step_log.GC_END, 0, program.now)
+        if rows % 90 == 0:
+            program.log.work()
+    found = program.steps()
+    assert found.samples.tolist() == list(range(1, 401))
+    assert found.elements.tolist() == list(range(3, 1203, 3))
+    assert np.isclose(found.total_s.sum(), (program.now - found.start_ns[0]) / 1e9)
 
 
 def test_a_training_that_began_with_an_evaluation_is_a_training(program: Program) -> None:

@@ -48,11 +48,14 @@ class EventRows:
         event = halves[2 * at], halves[2 * at + 1], self.times[at], self.values[at]
         return self._rows[NUMBERS * at], event
 
-    def with_codes(self, codes, start, end):
-        """Return (place from the start, code, ident) of the events that have one of the codes."""
+    def after(self, start, end, codes):
+        """Return (place from the start, code, ident) of events that have one of the codes.
+
+        They come after the event at `start`; the one at `end` is the last.
+        """
         halves = self._halves
         events = []
-        for at in range(start, end):
+        for at in range(start + 1, end + 1):
             code = halves[2 * at]
             if code in codes:
                 events.append((at - start, code, halves[2 * at + 1]))

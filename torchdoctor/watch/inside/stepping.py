@@ -241,7 +241,10 @@ class StepLog:
                     phases, telling, learned = pattern
                     self._rule.repeat(learned)
                     self._under_way.repeat(
-                        phases, telling, events.times[start : end + 1], events.values[start:end]
+                        phases,
+                        telling,
+                        events.times[start : end + 1],
+                        events.values[start : end + 1],
                     )
                     ends_step = True
                     start = end
@@ -279,7 +282,7 @@ class StepLog:
         is_whole = ends_step and start is not None
         if is_whole and self._repeats.may_keep() and under_way.state() == state:
             end = at - 1
-            telling = events.with_codes(TELLING, start, end)
+            telling = events.after(start, end, TELLING)
             learned = self._rule.learned - learned_before
             self._repeats.keep(events.sequence(start, end), phases, telling, learned)
         return at, ends_step
