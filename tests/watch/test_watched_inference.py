@@ -166,3 +166,41 @@ def test_a_slower_inference_is_told_by_its_calls(tmp_path: Path) -> None:
     told = [alert.sentence for alert in Alerts(tmp_path).new()]
     assert any(text.startswith("Inference is ") and " since call " in text for text in told)
     assert not [text for text in told if "raining" in text or "step" in text]
+
+
+@pytest.mark.slow
+def test_none_of_many_brief_calls_is_lost(tmp_path: Path) -> None:
+    """More than 20,000 a second had no row, as so many did not fit into what waits for the disk."""
+    (tmp_path / "infer.py").write_text(
+        "import torch\n"
+        "class Same(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        return x\n"
+        "model, x = Same(4, 4).eval(), torch.ones(8, 4)\n"
+        "for _ in range(300_000):\n"
+        "    model(x)\n"
+    )
+    words = ["-m", "torchdoctor", "watch", "--output", "run", "infer.py"]
+    subprocess.run([sys.executable, *words], cwd=tmp_path, check=True, timeout=300)
+    run = read_run(tmp_path / "run")
+    steps = run.processes[0].steps
+    assert steps.steps.sum() == steps.step[-1] == 300_000
+    assert (steps.samples * steps.steps).sum() == 8 * 300_000
+    assert [fact.fact for fact in summary_of(run).ending] == ["program-ended"]
+
+
+def test_lost_rows_are_told_and_change_no_figure(tmp_path: Path) -> None:
+    rows = steps(6_000)
+    for folder, kept in (("whole", rows), ("torn", np.delete(rows, np.s_[2_000:4_500]))):
+        watched_folders.write_process(tmp_path / folder / "watch", CALLED, kept)
+        watched_folders.write_start(tmp_path / folder / "watch", START)
+    whole, torn = (summary_of(read_run(tmp_path / folder)) for folder in ("whole", "torn"))
+    lost = torn.ending[-1]
+    assert lost.fact == "steps-lost" and lost.values["lost"] == 2_500
+    assert lost.values["seconds"] == pytest.approx(2_500 * 0.005)
+    assert len(whole.ending) == 1
+    assert torn.steps == whole.steps == 6_000
+    assert torn.training_s == pytest.approx(whole.training_s)
+    assert torn.phases_s == pytest.approx(whole.phases_s)
+    assert torn.median_step_s == pytest.approx(whole.median_step_s)
+    assert "2,500 calls" in end_report.rendered(tmp_path / "torn", "terminal")

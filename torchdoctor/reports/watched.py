@@ -89,7 +89,7 @@ def answer_of(summary: WatchSummary) -> str:
 
 def ending_of(summary: WatchSummary) -> str:
     """Return how the run ended, or that it has not."""
-    return " ".join(map(of_fact, summary.ending))
+    return " ".join(of_fact(fact, summary.unit) for fact in summary.ending)
 
 
 def slow_rank_of(summary: WatchSummary) -> str:

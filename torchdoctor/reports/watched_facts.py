@@ -122,6 +122,9 @@ SUMMARIES = {
     "program-ended": "The program ended at {at_s:moment}.",
     "program-broken-off": "Ctrl-C, a signal or a crash ended the program at {at_s:moment}.",
     "run-silent": "The run was killed: its last sign of life is of {at_s:moment}.",
+    "steps-lost": "{lost:counted {unit}, {units}} ({seconds:duration}) could not be written to "
+    "the log: they count in all numbers and rates, and their time is divided among the phases as "
+    "that of the others.",
     "program-runs": "The program is running; this is what is known so far.",
     "no-step": "No training step was seen. Nor was a model called often enough: torchdoctor.step() "
     "marks the steps by hand.",
@@ -156,9 +159,9 @@ def sentence_of(explained: ExplainedFact, cwd: str = "") -> str:
     return " ".join(filter(None, sentences))
 
 
-def of_fact(evidence: Evidence) -> str:
-    """Return a fact that nothing explains in words."""
-    return _filled(SENTENCES.get(evidence.fact), evidence, words_of())
+def of_fact(evidence: Evidence, unit: str = "step") -> str:
+    """Return a fact that nothing explains in words; `unit`: what a step is called."""
+    return _filled(SENTENCES.get(evidence.fact), evidence, words_of(unit))
 
 
 def clause_of(cause: Evidence, unit: str) -> str:

@@ -50,9 +50,9 @@ def shortened(
 def _differences(run: WatchedRun, now: Workload, short: Observation | None = None) -> Iterator[str]:
     """Yield what is not as it was; `short`: None before the program is started."""
     logs = trained(run)
-    steps = comparable(logs[0].steps) if len(logs) == len(run.starts) == 1 else None
+    steps = comparable(logs[0].steps).each() if len(logs) == len(run.starts) == 1 else None
     if steps is None or len(steps) < _FEWEST:
-        yield f"it must be of one process, with {_FEWEST} steps"
+        yield f"it must be of one process, with {_FEWEST} steps of which each has its own row"
         return
     then = run.starts[0]
     process = logs[0].process
@@ -78,7 +78,7 @@ def _differences(run: WatchedRun, now: Workload, short: Observation | None = Non
         if path.stat().st_mtime_ns > then.start_unix_ns:
             yield f"{path} has changed since"
     if short is not None:
-        old_s = float(np.median(steps.step_s))
+        old_s = steps.median_s()
         new_s = short.steps.median_s
         if not 1 / _OTHER_TIMES <= new_s / old_s <= _OTHER_TIMES:
             yield f"a step took {seconds(old_s)}, now {seconds(new_s)}"
@@ -92,8 +92,11 @@ def _typed(started: Start | Workload) -> str:
 
 def _statistics(steps: Steps, observed: StepStatistics) -> StepStatistics:
     """Return the observed statistics with the times of the watched steps, once they had settled."""
-    settled = settled_after(steps.step_s) or 0
-    steps = Steps(rows=steps.rows[min(settled, len(steps) // 3) :])
+    each_s = steps.each().step_s
+    settled = settled_after(each_s) or 0
+    warming = min(settled, len(each_s) // 3)
+    each_s = each_s[warming:]
+    steps = Steps(rows=steps.rows[warming:])
     means = dict(zip(PHASES, steps.spent_s.sum(axis=0) / steps.steps.sum(), strict=True))
     # An evaluation, a checkpoint and the collector are part of the other phases there.
     mean_s = sum(means.values())
@@ -103,7 +106,7 @@ def _statistics(steps: Steps, observed: StepStatistics) -> StepStatistics:
         FIELDS.get(phase, f"{phase}_s"): float(s) for phase, s in means.items()
     }
     parts = {"p10_s": 10, "median_s": 50, "p90_s": 90, "p99_s": 99}
-    fields |= {name: float(np.percentile(steps.step_s, part)) for name, part in parts.items()}
+    fields |= {name: float(np.percentile(each_s, part)) for name, part in parts.items()}
     fields |= {"steps": int(steps.steps.sum()), "warmup_steps": settled, "settled_after": settled}
     fields["two_modes"] = abs(mean_s / fields["median_s"] - 1.0) > TWO_MODES
     fields["evaluations"] = int((steps.rows["evaluation"] > 0).sum())

@@ -185,6 +185,26 @@ class Steps:
         """Return whether each row has a flag of `layout`."""
         return np.asarray(self.rows["flags"] & flag > 0)
 
+    def lost(self) -> tuple[int, float]:
+        """Return how many steps are missing between rows, and how many seconds they took."""
+        missing = self.step[1:] - self.steps[1:] - self.step[:-1]
+        apart_s = np.diff(self.start_ns) / 1e9 - self.total_s[:-1]
+        gaps = missing > 0
+        return int(missing[gaps].sum()), float(np.maximum(apart_s[gaps], 0.0).sum())
+
+    def each(self) -> "Steps":
+        """Return the first rows, up to one that several steps share: what each step took."""
+        shared = np.flatnonzero(self.steps > 1)
+        return self if not len(shared) else Steps(rows=self.rows[: shared[0]])
+
+    def median_s(self) -> float:
+        """Return the median of a step, where a row counts for each step that it covers."""
+        if not (self.steps > 1).any():
+            return float(np.median(self.step_s))
+        order = np.argsort(self.step_s, kind="stable")
+        counted = np.cumsum(self.steps[order])
+        return float(self.step_s[order[np.searchsorted(counted, counted[-1] / 2)]])
+
     @cached_property
     def plain(self) -> NDArray[np.bool_]:
         """Return whether each row's steps can be compared: hooks on, no profiler window."""

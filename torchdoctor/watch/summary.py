@@ -69,7 +69,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
         "steps_found": log.process.steps_found,
         "location": log.process.location,
         "training_s": training_s,
-        "median_step_s": float(np.median(steps.step_s)) if len(steps) else None,
+        "median_step_s": steps.median_s() if len(steps) else None,
         "best_step_s": _best(steps, best_of_s),
         "best_of_s": best_of_s,
         "phases_s": phases,
@@ -92,7 +92,8 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     may_help = remedies(start, log.process, phases, int(log.steps.step[-1]), largest)
     trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
     advice = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
-    return WatchSummary(status=status, ending=[ending], **advice, **about, **result)  # type: ignore[arg-type]
+    endings = [ending, *_lost(log.steps)]
+    return WatchSummary(status=status, ending=endings, **advice, **about, **result)  # type: ignore[arg-type]
 
 
 def standing(run: WatchedRun, now_s: float) -> tuple[str, Evidence, float]:
@@ -125,10 +126,16 @@ def _table(run: WatchedRun, log: ProcessLog, steps: Steps) -> NDArray[np.void]:
     return tables.means(steps, log.sensors, machine, begins)
 
 
+def _lost(steps: Steps) -> list[Evidence]:
+    """Return the fact that steps are missing in the log, if some are."""
+    lost, lost_s = steps.lost()
+    return [fact("steps-lost", lost=lost, seconds=lost_s)] if lost else []
+
+
 def _phases(steps: Steps, plain: Steps) -> dict[str, float]:
-    """Return the seconds of each phase; those without hooks are divided like the others."""
+    """Return the seconds of each phase; those without hooks or row are divided like the others."""
     phases = {phase: float(plain.rows[phase].sum(dtype=float)) for phase in PHASES}
-    whole = float(steps.total_s.sum())
+    whole = float(steps.total_s.sum()) + steps.lost()[1]
     plain_s = float(plain.total_s.sum())
     if not plain_s:
         return {**phases, "other": whole}
@@ -146,9 +153,9 @@ def _best(steps: Steps, length_s: float) -> float | None:
         return None
     hours = np.floor((np.cumsum(tables.training_s(steps)) - 1e-9) / max(length_s, 1e-9))
     cuts = np.flatnonzero(np.diff(hours) > 0) + 1
-    parts = [stretch for stretch in np.split(steps.step_s, cuts) if len(stretch)]
+    parts = [Steps(rows=stretch) for stretch in np.split(steps.rows, cuts) if len(stretch)]
     # The last stretch may be too short to tell.
-    return min(float(np.median(part)) for part in parts[:-1] or parts)
+    return min(part.median_s() for part in parts[:-1] or parts)
 
 
 def _period(part: NDArray[np.void], offset_s: float) -> Period:
@@ -173,7 +180,8 @@ def _slowest(steps: Steps, offset_s: float) -> list[SlowStep]:
     times = tables.training_s(steps)[single]
     if len(times) < 10:
         return []
-    usual = np.median(steps.phases_s[single[:: max(len(single) // 20_000, 1)]], axis=0)
+    # Of all rows: where steps share them only those are single that were slow.
+    usual = np.median(steps.phases_s[:: max(len(steps) // 20_000, 1)], axis=0)
     usual[[layout.EVALUATION, layout.CHECKPOINT]] = math.inf  # no part of a training step
     slow = []
     for at in single[np.argsort(-times, kind="stable")[:_SLOWEST]]:

@@ -59,6 +59,7 @@ class Watch:
         self.log.on_learning = self.learning = self._learns
         self.log.on_infers = self.keeper.start
         self.log.on_found, self.log.has_compiled = self.keeper.steps_found, self._has_compiled
+        self.log.has_room = self.keeper.has_room
         self._graphs = 0
         self.models = model_hooks.Models(self)
         self.models._calls = hooks.Calls(self, self.models)

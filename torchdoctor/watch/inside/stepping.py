@@ -95,6 +95,7 @@ class StepLog:
         self.on_found = lambda kind, place, again: None
         self.on_learning = self.on_infers = lambda now: None  # until steps are found
         self.has_compiled = lambda: False  # whether torch.compile did since it was last asked
+        self.has_room = lambda: True  # whether a row may come, or is rather filled further
         self.restart(0)
 
     def restart(self, pid):
@@ -108,7 +109,7 @@ class StepLog:
         self.due_ns = now  # when the next look at them is
         self._interrupted_ns = 0  # when the last copy or collection began
         # Steps.
-        self._step_rows = StepRows(self._on_row, now)
+        self._step_rows = StepRows(self._on_row, lambda: self.has_room(), now)
         self._repeats = RepeatedSteps()
         self._under_way = StepUnderWay(
             self._step_rows, self._repeats, self._place_of, self._on_event, now
