@@ -15,6 +15,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.probe import step_log
 from torchdoctor.watch import end_report
 from torchdoctor.watch.alerts import Alerts
+from torchdoctor.watch.inside import event_rows, stepping
 from torchdoctor.watch.recording import Process, Start, read_run
 from torchdoctor.watch.remedies import remedies
 from torchdoctor.watch.summary import summary_of
@@ -204,3 +205,85 @@ def test_lost_rows_are_told_and_change_no_figure(tmp_path: Path) -> None:
     assert torn.phases_s == pytest.approx(whole.phases_s)
     assert torn.median_step_s == pytest.approx(whole.median_step_s)
     assert "2,500 calls" in end_report.rendered(tmp_path / "torn", "terminal")
+
+
+@pytest.fixture
+def thread(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of the thread in which the program's next event happens."""
+    current = [1]
+    monkeypatch.setattr(stepping, "get_ident", lambda: current[0])
+    return current
+
+
+def overlapping_calls(program: Program, thread: list[int], pairs: int) -> None:
+    """Two threads take turns: a call begins each 10 ms, and takes 15."""
+    for _ in range(pairs):
+        for number in (1, 2):
+            thread[0] = number
+            program.does(step_log.FORWARD_BEGIN, EVAL, 1 << event_rows.ROWS_BITS | 5, ms=5)
+            thread[0] = 3 - number
+            program.does(step_log.FORWARD_END, 0, ms=5)
+
+
+def test_calls_of_all_threads_count_each_by_its_own_time(
+    program: Program, thread: list[int]
+) -> None:
+    overlapping_calls(program, thread, 20)
+    assert program.log.infer() and program.found == [("forward", 0)]
+    overlapping_calls(program, thread, 100)
+    found = program.steps()
+    assert found.steps.sum() == found.step[-1] == 240
+    assert np.allclose(found.step_s[:-1], 0.010)  # by the clock one begins each 10 ms
+    assert np.allclose(found.samples, 5)
+    told = program.log.overlapping.facts()
+    assert (told["calls"], told["most_at_once"]) == (239, 2)
+    assert told["total_s"] == pytest.approx(239 * 0.015)
+
+
+def test_threads_that_call_after_the_first_one_are_followed_too(
+    program: Program, thread: list[int]
+) -> None:
+    for _ in range(40):
+        program.forward(EVAL)
+    assert program.log.infer()
+    program.log.work()
+    overlapping_calls(program, thread, 100)
+    found = program.steps()
+    assert found.steps.sum() == found.step[-1] == 240
+    assert program.log.overlapping.facts()["most_at_once"] == 2
+    ends_ns = found.start_ns + (found.total_s * 1e9).astype(int)
+    assert np.abs(found.start_ns[1:] - ends_ns[:-1]).max() < 20_000
+
+
+@pytest.mark.slow
+def test_requests_that_threads_handle_are_all_seen(tmp_path: Path) -> None:
+    """One of four threads was followed, and a third of its calls was hidden by the others'."""
+    (tmp_path / "serve.py").write_text(
+        "import threading\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "import torch\n"
+        "both = threading.Barrier(2)\n"
+        "class Model(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        both.wait()\n"
+        "        return super().forward(x)\n"
+        "model, x = Model(4, 4).eval(), torch.ones(8, 4)\n"
+        "def answer(_):\n"
+        "    with torch.no_grad():\n"
+        "        return model(x)\n"
+        "with ThreadPoolExecutor(2) as pool:\n"
+        "    list(pool.map(answer, range(4000)))\n"
+    )
+    words = ["-m", "torchdoctor", "watch", "--output", "run", "serve.py"]
+    subprocess.run([sys.executable, *words], cwd=tmp_path, check=True, timeout=300)
+    told = summary_of(read_run(tmp_path / "run"))
+    assert (told.program, told.unit) == ("inference", "call")
+    # Those that had begun before the first one had shown which class is called are not seen.
+    assert 3_900 <= told.steps <= 4_000
+    assert told.overlapping is not None and told.overlapping.most_at_once == 2
+    assert told.overlapping.calls >= 3_900
+    assert told.overlapping.per_s == pytest.approx(told.steps / told.training_s)
+    assert [fact.fact for fact in told.ending] == ["program-ended"]
+    assert told.median_step_s is None and not told.trying and not told.slowest
+    for form in ("terminal", "html", "markdown", "json"):
+        assert "at once" in end_report.rendered(tmp_path / "run", form) or form == "json"

@@ -17,6 +17,7 @@ from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import bytes_of, open_regular
 from torchdoctor.schema.units import unit_of
 from torchdoctor.watch.inside import layout
+from torchdoctor.watch.inside.overlapping_calls import BINS_PER_OCTAVE
 
 FOLDER = "watch"  # in the run folder
 _TAIL = 1024  # rows that a power cut may have left empty
@@ -56,6 +57,25 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overlapping:
+    """Calls that several threads made, each by its own time; `inside.overlapping_calls` counts."""
+
+    most_at_once: int
+    calls: int
+    total_s: float
+    longest_s: float
+    bins: list[tuple[int, int]]  # (number of the bin, calls), ascending
+
+    def quantile_s(self, share: float) -> float:
+        """Return a quantile of the time of a call, within 5 %."""
+        counted = np.cumsum([calls for _, calls in self.bins])
+        at = int(np.searchsorted(counted, share * counted[-1]))
+        number = self.bins[min(at, len(self.bins) - 1)][0]
+        middle_s = (2 ** ((number + 0.5) / BINS_PER_OCTAVE) - 1) * 1e-6
+        return min(float(middle_s), self.longest_s)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Process:
     """One process that trains, as it told itself."""
 
@@ -76,6 +96,7 @@ class Process:
     location: Location | None = None  # of the loader or optimizer
     batch_size: int | None = None
     num_workers: int | None = None
+    overlapping: Overlapping | None = None  # None: one thread makes all calls
     probe_failed: str | None = None  # why the probe removed itself
     exited: bool = False  # by itself: its exit handlers ran, and no exception was left
 

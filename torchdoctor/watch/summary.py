@@ -4,6 +4,7 @@ import math
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 import numpy as np
@@ -13,7 +14,14 @@ from torchdoctor.reports.watched_facts import with_sentence
 from torchdoctor.schema import Evidence, Interval, Location, fact
 from torchdoctor.schema.figures import relative
 from torchdoctor.schema.students_t import binomial_quantile
-from torchdoctor.schema.watched import Alert, ExplainedFact, Period, SlowStep, WatchSummary
+from torchdoctor.schema.watched import (
+    Alert,
+    ExplainedFact,
+    OverlappingCalls,
+    Period,
+    SlowStep,
+    WatchSummary,
+)
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.causes import Change, cause_of
 from torchdoctor.watch.changes import MEAN_S
@@ -92,8 +100,8 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     may_help = remedies(start, log.process, phases, int(log.steps.step[-1]), largest)
     trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
     advice = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
-    endings = [ending, *_lost(log.steps)]
-    return WatchSummary(status=status, ending=endings, **advice, **about, **result)  # type: ignore[arg-type]
+    told = {"status": status, "ending": [ending, *_lost(log.steps)], **advice, **about, **result}
+    return _of_overlapping(WatchSummary(**told), log.process)  # type: ignore[arg-type]
 
 
 def standing(run: WatchedRun, now_s: float) -> tuple[str, Evidence, float]:
@@ -124,6 +132,38 @@ def _table(run: WatchedRun, log: ProcessLog, steps: Steps) -> NDArray[np.void]:
     machine = run.machines.get(log.process.host, np.zeros(0))
     begins = tables.stretches(steps, max(MEAN_S, float(steps.total_s.sum()) / _STRETCHES))
     return tables.means(steps, log.sensors, machine, begins)
+
+
+def _of_overlapping(summary: WatchSummary, process: Process) -> WatchSummary:
+    """Return the summary of calls that overlap; else as it was.
+
+    From one call's begin to the next one's is no call's time: what is told by it is left out. So
+    are remedies, as `run` follows one thread's calls.
+    """
+    calls = process.overlapping
+    if calls is None:
+        return summary
+    times = OverlappingCalls(
+        calls=calls.calls,
+        most_at_once=calls.most_at_once,
+        per_s=summary.steps / max(summary.training_s, 1e-9),
+        mean_s=calls.total_s / calls.calls,
+        median_s=calls.quantile_s(0.5),
+        p95_s=calls.quantile_s(0.95),
+        longest_s=calls.longest_s,
+    )
+    return replace(
+        summary,
+        overlapping=times,
+        median_step_s=None,
+        best_step_s=None,
+        periods=[],
+        slowest=[],
+        drift=None,
+        drift_cause=None,
+        trying="",
+        at_most=None,
+    )
 
 
 def _lost(steps: Steps) -> list[Evidence]:

@@ -32,7 +32,8 @@ class Models:
         self._wrapped = set()
         self._scans = self._later_scans = self._vain_scans = 0
         self._looked_early = not session.phases
-        self.depth = self._called = 0
+        self.nesting = Nesting()
+        self._called = 0
         self.open_contexts = []
         self.seen_forward = False  # once settled: since the last backward
         self.settled = False  # no further scan, but for models that come later
@@ -191,6 +192,12 @@ class Models:
         return {"models": [root.facts(infers) for root in roots]}
 
 
+class Nesting:
+    """How many calls of root modules are open: in whatever thread."""
+
+    calls = 0
+
+
 class _Root:
     def __init__(self, module, is_early):
         self.ident, self.is_early = None, is_early  # in the order of first calls
@@ -331,6 +338,7 @@ class _Calls:
         """Return the wrapper of a root class's `__call__`."""
         session = self._session
         models = self._models
+        nesting = self._models.nesting
         phases = self._session.phases
         compiling = session.torch.compiler.is_dynamo_compiling
         root_of = models.root_of
@@ -341,7 +349,7 @@ class _Calls:
         def __call__(module, /, *args, **kwargs):
             # Where dynamo traces through here (a child of a root's class, inside a compiled
             # module), the question is a constant: nothing of ours stays in the graph or breaks it.
-            if compiling() or models.depth or not session.on:
+            if compiling() or nesting.calls or not session.on:
                 return old(module, *args, **kwargs)
             root, contexts, flags, answer = root_of(module), (), 0, None
             if root is None and inference.looks:
@@ -363,7 +371,7 @@ class _Calls:
                         args, kwargs, contexts = self._changed(module, args, kwargs)
             except Exception as error:
                 session.fail("forward", error)
-            models.depth += 1
+            nesting.calls += 1
             try:
                 if answer is not None:
                     if inference.looks:
@@ -379,7 +387,7 @@ class _Calls:
                 session.hide_frames(error)
                 raise
             finally:
-                models.depth -= 1
+                nesting.calls -= 1
                 for program, context in reversed(contexts):
                     program.guarded(context.__exit__, None, None, None)
                 if phases:

@@ -4,6 +4,7 @@ A row is thread, key, time and value. A key holds code and ident in one number, 
 the keys tells whether two steps have the same events.
 """
 
+import sys
 from struct import Struct
 
 # Codes beside those of `probe.step_log`.
@@ -28,6 +29,11 @@ NEVER_ENDED = 2
 NUMBERS = 4  # of a row
 KEY_BYTES = 8
 pack = Struct("=qiiqq").pack  # thread, code, ident, time, value; code and ident are the key
+
+
+def code_of(key):
+    """Return the code of a row's key."""
+    return key & 0x7FFFFFFF if sys.byteorder == "little" else key >> 32
 
 
 class EventRows:

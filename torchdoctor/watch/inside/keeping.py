@@ -173,6 +173,7 @@ class Keeper:
                     every_s = _SENSORS_SHARE * (now_s - began_s)
                     sensors_s = now_s + min(_SENSORS_MOST_S, max(_SENSORS_S, every_s))
                     self._sample()
+                    self.changed |= self._watch.log.overlapping.calls > 0
                 synced = now_s >= sync_s
                 if synced:
                     sync_s = now_s + _SYNC_S
@@ -241,6 +242,7 @@ class Keeper:
             "device": device.type if device.is_used() else "cpu",
             **(self._group or _group(torch)),
             **self._facts,
+            "overlapping": self._watch.log.overlapping.facts(),
         }
         try:
             write_json(os.path.join(self.folder, self.stem + ".json"), facts)

@@ -15,7 +15,7 @@ The rule may decide anew at any event: `_found` tells that. What was taken for i
 again by `_learn` with the first event by which something is learned.
 """
 
-from _thread import get_ident
+from _thread import RLock, get_ident
 from array import array
 from time import perf_counter_ns
 
@@ -34,6 +34,7 @@ from .event_rows import (
     ROWS_BITS,
     pack,
 )
+from .overlapping_calls import ANY_THREAD, OverlappingCalls, are_of_several_threads
 from .repeated_steps import RepeatedSteps
 from .step_rows import StepRows
 from .step_under_way import TELLING, StepUnderWay
@@ -107,6 +108,7 @@ class StepLog:
         self._append = self._rows.frombytes
         self._boundary = array("q")  # the row of the last boundary, if nothing came after it
         self.due_ns = now  # when the next look at them is
+        self._working = RLock()  # of the thread that takes them in
         self._interrupted_ns = 0  # when the last copy or collection began
         # Steps.
         self._step_rows = StepRows(self._on_row, lambda: self.has_room(), now)
@@ -114,9 +116,10 @@ class StepLog:
         self._under_way = StepUnderWay(
             self._step_rows, self._repeats, self._place_of, self._on_event, now
         )
+        self.overlapping = OverlappingCalls()
         # What a step is.
         self._kinds = _EVENTS
-        self._thread = None  # that trains; None: not decided, or not any more
+        self._thread = None  # that trains; None: not decided, or not any more; or `ANY_THREAD`
         self._held = []  # (thread, code, ident, time, value) until then
         self._decision = None  # of the rule, that was told last
         self._bounding = step_log.BACKWARD_END  # the event at which it is best to work
@@ -199,10 +202,15 @@ class StepLog:
 
     @dynamo_frames.quietly
     def work(self):
-        """Take in what came since."""
+        """Take in what came since; another thread may be doing that."""
+        if self._rows and self._working.acquire(blocking=False):
+            try:
+                self._work()
+            finally:
+                self._working.release()
+
+    def _work(self):
         added = self._rows
-        if not added:
-            return
         # Another thread may append meanwhile: from here on to the next buffer.
         self._rows = array("q")
         self._append = self._rows.frombytes
@@ -210,13 +218,28 @@ class StepLog:
         start = 0 if self._boundary else None
         rows = self._boundary + added
         self._boundary = array("q")
-        if self._thread is not None:
-            rows = event_rows.of_thread(rows, self._thread)
+        if self._thread not in (None, ANY_THREAD):
+            of_thread = event_rows.of_thread(rows, self._thread)
+            if self.infers and len(of_thread) < len(rows) and self._is_called_elsewhere(rows):
+                self._follow_all_threads()
+            else:
+                rows = of_thread
         if rows and self._take_all(rows, start):
             # The program is at a boundary right now, as nothing has happened since.
             self._boundary = rows[-event_rows.NUMBERS :]
             for function in self.at_boundary:
                 function(self._under_way.last_ns, self.step)
+
+    def _is_called_elsewhere(self, rows):
+        codes = rows[1 :: event_rows.NUMBERS].tolist()
+        threads = rows[:: event_rows.NUMBERS]
+        return are_of_several_threads(zip(threads, map(event_rows.code_of, codes)))  # noqa: B905
+
+    def _follow_all_threads(self):
+        """Let calls of all threads be steps: those of the first one are not all."""
+        self._thread = ANY_THREAD
+        self._follow(StepRule(self._wanted, self._decision._replace(thread=ANY_THREAD)))
+        self._decision = self._rule.decision
 
     def _take_all(self, rows, start):
         """Take in rows; return whether the last one is a boundary.
@@ -228,12 +251,12 @@ class StepLog:
         key_bytes = events.key_bytes
         by_sequence = self._repeats.by_sequence
         has_compiled = self.has_compiled()
-        # While nothing was decided, rows of all threads are among these: no sequence is a step's.
-        is_of_one_thread = self._thread is not None
+        # Where rows of all threads are among these no sequence is a step's.
+        is_of_one_thread = self._thread not in (None, ANY_THREAD)
         at = 0 if start is None else 1
         ends_step = False
         while at < len(keys):
-            if start is not None and not (has_compiled or self._rule.is_silent):
+            if start is not None and is_of_one_thread and not has_compiled | self._rule.is_silent:
                 # It ends where the event comes again with which it began; if that does not come,
                 # the sequence is empty, and as no other.
                 end = _index(keys, keys[start], at)
@@ -276,6 +299,8 @@ class StepLog:
             thread, event = events.thread_and_event(at)
             if self._thread is None:
                 self._hold(thread, *event)
+            elif self._thread == ANY_THREAD:
+                ends_step = self._take_of_any(thread, *event)
             elif thread == self._thread:
                 ends_step = self._take(*event)
             phases.append(under_way.phase)
@@ -339,9 +364,11 @@ class StepLog:
         first_ns = held[0][3]
         self._under_way.begin_at(first_ns)
         self._under_way.phase_ns = first_ns
-        for thread, code, ident, now, value in held:
-            if thread == decision.thread:
-                self._take(code, ident, now, value)
+        for thread, *event in held:
+            if decision.thread == ANY_THREAD:
+                self._take_of_any(thread, *event)
+            elif thread == decision.thread:
+                self._take(*event)
 
     def _found(self, decision, again):
         """Note what separates steps; `again`: something else did before."""
@@ -354,8 +381,15 @@ class StepLog:
         self._decision = decision
         self._under_way.kind = kind
         self._under_way.place = place
+        self.overlapping.follow(kind, place)
         self._repeats.forget()
         self.on_found(kind, place, again)
+
+    def _take_of_any(self, thread, code, ident, now, value):
+        """Take in an event of a program whose calls come from several threads, as `_take`."""
+        self.overlapping.take(thread, code, ident, now)
+        # Threads note their events in nearly but not always the order of time.
+        return self._take(code, ident, max(now, self._under_way.last_ns), value)
 
     def _take(self, code, ident, now, value):
         """Take in an event of the thread that trains; return whether it ends a step."""
@@ -387,17 +421,18 @@ class StepLog:
 
         `is_last`: nothing follows.
         """
-        self.work()
-        if self._thread is not None or self._rule.leaning() is not None or not self._held:
+        with self._working:
+            self.work()
+            if self._thread is not None or self._rule.leaning() is not None or not self._held:
+                return self.infers
+            decided = inferring.decided(self._held, self._wanted, self._source, is_last)
+            if decided is not None:
+                last_ns = self._held[-1][3]
+                self.on_infers(last_ns)
+                decision, self._kinds = decided
+                self._under_way.infers = True
+                self._begin(decision, provisional=False)
             return self.infers
-        decided = inferring.decided(self._held, self._wanted, self._source, is_last)
-        if decided is not None:
-            last_ns = self._held[-1][3]
-            self.on_infers(last_ns)
-            decision, self._kinds = decided
-            self._under_way.infers = True
-            self._begin(decision, provisional=False)
-        return self.infers
 
     def _learn(self, *event):
         """Begin anew with an event by which something is learned: it was an evaluation."""
@@ -415,14 +450,15 @@ class StepLog:
 
     def settle(self):
         """Take in what came, and the steps that it speaks for: nothing may follow to decide it."""
-        self.work()
-        if self._thread is not None:
-            return
-        leaning = self._rule.leaning()
-        if leaning is None:
-            self.infer(is_last=True)
-        elif leaning.is_sure:
-            self._begin(leaning, provisional=True)
+        with self._working:
+            self.work()
+            if self._thread is not None:
+                return
+            leaning = self._rule.leaning()
+            if leaning is None:
+                self.infer(is_last=True)
+            elif leaning.is_sure:
+                self._begin(leaning, provisional=True)
 
     def end(self):
         """End the last step with its last event, as no boundary follows; write its row."""
