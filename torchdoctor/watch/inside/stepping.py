@@ -1,18 +1,26 @@
 """Turns the hooks' events into rows of steps, while they come.
 
-1. A hook calls `StepLog.add`, which appends a row of numbers to a buffer and does nothing else.
-2. A few times a second, at a boundary of steps if one comes, `work` takes in what the buffer holds:
-   all at once, as that costs a fraction of each event by itself.
-3. Until it is decided what a step is, events are held (`_hold`) and given to the rule of `steps`.
-   Once it has decided, `_begin` takes in those of the thread that trains; other threads' are
-   dropped from then on.
-4. From then on `_take_all` goes from boundary to boundary. A step with the same events as an
-   earlier one is taken in at once (`repeated_steps`); others event by event (`_take`): the rule
-   says whether an event separates two steps, and `step_under_way` gives it the time and the value.
-5. A step that ends goes to `step_rows`, which writes it as a row, after a million with others.
+A hook notes an event (a fetch begins, a forward ends ...) as four numbers in a buffer: thread, what
+and of whom, time, value. A few times a second the buffer is taken in, all at once, as that costs a
+fraction of each event by itself. `steps.rule` says which events separate two steps: the boundaries.
+From one boundary to the next the time between events is given to phases, and samples are added up;
+at the next one the step has ended, and becomes a row of the log, or a part of one.
 
-The rule may decide anew at any event: `_found` tells that. What was taken for inference is begun
-again by `_learn` with the first event by which something is learned.
+    add, forward, exchanged, flag ...   what hooks call: an event into the buffer
+    work                                the buffer, taken in
+    _hold                               until it is decided what a step is: events are kept, and
+                                        given to the rule
+    _begin                              once it is: those that were kept are taken in
+    _take_all                           from then on: from boundary to boundary
+        RepeatedSteps                   a step with the same events as an earlier one, at once
+        _take_step, _take               any other one, event by event
+    StepUnderWay                        gives each event's time to a phase, and takes its value
+    StepRows                            gets each step that has ended, and writes rows
+
+Events of one thread count: that which trains, or calls the models; others' are dropped. Where
+several threads call them all count (`overlapping_calls`). The rule may decide anew at any event
+(`_found`). What was taken for inference is begun again with the first event by which something is
+learned (`_learn`).
 """
 
 from _thread import RLock, get_ident
@@ -40,7 +48,7 @@ from .step_rows import StepRows
 from .step_under_way import TELLING, StepUnderWay
 
 _WORK_NS = 250_000_000  # from one look at what came to the next
-_PATIENCE_NS = 1_000_000_000  # for a boundary, which is the best moment for it
+_PATIENCE_NS = 1_000_000_000  # how long that waits for a boundary: a step is taken in as a whole
 _MOST_HELD = 20_000  # events, until it is decided what a step is
 _LEAN_NS = 5_000_000_000  # from then on what few events speak for counts, until it is decided
 _EVENTS = {  # of the rule; `inferring` has those of a program that infers
@@ -71,16 +79,16 @@ _ENDS_STEP = step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP  # other boundaries 
 _PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient within the loss: nothing is learned
 
 
-def _index(keys, key, start):
-    """Return where a key is again, or 0."""
+def _next_place(keys, key, since):
+    """Return where a key is again, from place `since` on; 0: nowhere."""
     try:
-        return keys.index(key, start)
+        return keys.index(key, since)
     except ValueError:
         return 0
 
 
 class StepLog:
-    """The steps of the thread that trains. `on_row(bytes)`, `on_event(t_ns, kind, ...)`.
+    """The steps of a training, or of the calls of models. `on_row(bytes)`, `on_event(t_ns, ...)`.
 
     It stands where the probe has its event log, whose codes it takes. `place_of(loader number)`
     says where a loader was made: those of one line are one. `wanted`: what separates steps by the
@@ -189,7 +197,10 @@ class StepLog:
         self._under_way.flags |= bit
 
     def rested(self, steps, now, at_loader=False):
-        """Note that so many steps ended without hooks; a boundary follows, or a loader begins."""
+        """Note that so many steps ended without hooks, which become one row.
+
+        A boundary follows, or a loader begins.
+        """
         self.work()
         self._under_way.rested(steps, now)
         self._boundary = array("q")  # other steps came after it
@@ -215,7 +226,7 @@ class StepLog:
         self._rows = array("q")
         self._append = self._rows.frombytes
         # The boundary that was taken in last comes first again: a step is known with both its ends.
-        start = 0 if self._boundary else None
+        boundary_at = 0 if self._boundary else None
         rows = self._boundary + added
         self._boundary = array("q")
         if self._thread not in (None, ANY_THREAD):
@@ -224,7 +235,7 @@ class StepLog:
                 self._follow_all_threads()
             else:
                 rows = of_thread
-        if rows and self._take_all(rows, start):
+        if rows and self._take_all(rows, boundary_at):
             # The program is at a boundary right now, as nothing has happened since.
             self._boundary = rows[-event_rows.NUMBERS :]
             for function in self.at_boundary:
@@ -241,10 +252,11 @@ class StepLog:
         self._follow(StepRule(self._wanted, self._decision._replace(thread=ANY_THREAD)))
         self._decision = self._rule.decision
 
-    def _take_all(self, rows, start):
+    def _take_all(self, rows, boundary_at):
         """Take in rows; return whether the last one is a boundary.
 
-        `start`: 0 if the first one is a boundary that was taken in already, None if it is new.
+        `boundary_at`: where the boundary is that began the step under way and was taken in: 0, or
+        None if it is not among these rows.
         """
         events = event_rows.EventRows(rows)
         keys = events.keys
@@ -253,36 +265,37 @@ class StepLog:
         has_compiled = self.has_compiled()
         # Where rows of all threads are among these no sequence is a step's.
         is_of_one_thread = self._thread not in (None, ANY_THREAD)
-        at = 0 if start is None else 1
+        at = 0 if boundary_at is None else 1  # the next event
         ends_step = False
         while at < len(keys):
-            if start is not None and is_of_one_thread and not has_compiled | self._rule.is_silent:
+            may_repeat = is_of_one_thread and not has_compiled and not self._rule.is_silent
+            if boundary_at is not None and may_repeat:
                 # It ends where the event comes again with which it began; if that does not come,
                 # the sequence is empty, and as no other.
-                end = _index(keys, keys[start], at)
-                pattern = by_sequence.get(key_bytes[KEY_BYTES * start : KEY_BYTES * end])
+                end = _next_place(keys, keys[boundary_at], at)
+                pattern = by_sequence.get(key_bytes[KEY_BYTES * boundary_at : KEY_BYTES * end])
                 if pattern is not None:
                     phases, telling, learned = pattern
                     self._rule.repeat(learned)
                     self._under_way.repeat(
                         phases,
                         telling,
-                        events.times[start : end + 1],
-                        events.values[start : end + 1],
+                        events.times[boundary_at : end + 1],
+                        events.values[boundary_at : end + 1],
                     )
                     ends_step = True
-                    start = end
+                    boundary_at = end
                     at = end + 1
                     continue
-            at, ends_step = self._take_step(events, start, at, has_compiled)
-            start = at - 1 if ends_step and is_of_one_thread else None
+            at, ends_step = self._take_step(events, boundary_at, at, has_compiled)
+            boundary_at = at - 1 if ends_step and is_of_one_thread else None
         return ends_step and is_of_one_thread
 
-    def _take_step(self, events, start, first, has_compiled):
+    def _take_step(self, events, boundary_at, first, has_compiled):
         """Take in events one by one, from the first up to and with a boundary.
 
-        Returns the place after the last one, and whether that is a boundary. `start`: where the
-        step began with a boundary, right before the first; None: it did not.
+        Returns the place after the last one, and whether that is a boundary. `boundary_at`: where
+        the boundary is that began the step, right before the first; None: it is not among these.
         """
         under_way = self._under_way
         self._repeats.is_odd = False
@@ -305,19 +318,23 @@ class StepLog:
                 ends_step = self._take(*event)
             phases.append(under_way.phase)
             at += 1
-        is_whole = ends_step and start is not None
+        is_whole = ends_step and boundary_at is not None
         if is_whole and self._repeats.may_keep() and under_way.state() == state:
             end = at - 1
-            telling = events.after(start, end, TELLING)
+            telling = events.after(boundary_at, end, TELLING)
             learned = self._rule.learned - learned_before
-            self._repeats.keep(events.sequence(start, end), phases, telling, learned)
+            self._repeats.keep(events.sequence(boundary_at, end), phases, telling, learned)
         return at, ends_step
 
     def _hold(self, thread, code, ident, now, value):
-        """Keep an event until it is decided what a step is; it may decide that."""
+        """Keep an event until it is decided what a step is; it may decide that.
+
+        The older half is dropped where too many are kept: their steps get no row, but the rule has
+        counted them. After some seconds what few events speak for counts until it is decided.
+        """
         held = self._held
         if len(held) >= _MOST_HELD:
-            del held[: _MOST_HELD // 2]  # the rule has counted them
+            del held[: _MOST_HELD // 2]
         held.append((thread, code, ident, now, value))
         self._give(thread, code, ident, now)
         if code not in _LEARNED:
