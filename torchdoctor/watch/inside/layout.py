@@ -4,7 +4,7 @@
         run-<host>-<pid>.json         the command as it was started on one host (`recording.Start`)
         machine-<host>-<pid>.sensors  the machine and the program's process tree, some seconds apart
         <host>-<pid>-<unix s>.json    one process that trains (`recording.Process`); rewritten
-                         .steps       one row a step; brief ones, and from the millionth on all, share rows
+                         .steps       one row a step, or for several brief or late ones
                          .sensors     the process itself, which is its heartbeat too
                          .events      one JSON object a line (`recording.Event`)
         traces/<...>-<step>.json.gz   a profiler window of a few steps

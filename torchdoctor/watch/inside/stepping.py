@@ -162,7 +162,9 @@ class StepLog:
     def add(self, code, ident=0, value=0):
         """Take in an event that happens now; return its time (ns)."""
         now = perf_counter_ns()
-        self._append(pack(get_ident(), code, ident, now, value))
+        # Packed first: between getting `_append` and its call another thread would take the buffer.
+        row = pack(get_ident(), code, ident, now, value)
+        self._append(row)
         if now > self.due_ns and (code == self._bounding or now > self.due_ns + _PATIENCE_NS):
             # Until it is decided what a step is, each chance to decide it is taken.
             self.due_ns = now if self._thread is None else now + _WORK_NS
@@ -175,7 +177,8 @@ class StepLog:
             self._interrupted_ns = t_ns
         else:
             took_ns = t_ns - self._interrupted_ns
-            self._append(pack(get_ident(), code, 0, perf_counter_ns(), took_ns))
+            row = pack(get_ident(), code, 0, perf_counter_ns(), took_ns)
+            self._append(row)
 
     def forward(self, model, flags, elements=0, rows=0, is_new=False):
         """Take in that a forward begins, with its largest input if it trains."""
@@ -190,7 +193,8 @@ class StepLog:
 
     def flag(self, bit):
         """Let the step have a flag in which this moment turns out to lie."""
-        self._append(pack(get_ident(), FLAG, bit, perf_counter_ns(), 0))
+        row = pack(get_ident(), FLAG, bit, perf_counter_ns(), 0)
+        self._append(row)
 
     def flag_at_boundary(self, bit):
         """Let the step have a flag that has just begun; for functions of `at_boundary`."""
