@@ -48,8 +48,8 @@ _PICTURES = {  # title and caption
 }
 _UNMEASURED = "Nothing was measured beside the run."
 _UNTRIED = (
-    "No remedy is named: `torchdoctor run` does not tell calls of several threads apart, and "
-    "so cannot measure what one would gain."
+    "No remedy is named: where calls of several threads overlap `torchdoctor run` tries none, as "
+    "what one of them takes depends on the others."
 )
 _EVEN = "No rank is far behind the others."
 

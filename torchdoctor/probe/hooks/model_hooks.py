@@ -8,6 +8,7 @@ import contextlib
 import gc
 import sys
 import weakref
+from _thread import get_ident
 
 from .. import dynamo_frames, places, step_log, wrapping
 from ..measure.inferred_inputs import InferredInputs, mode_dependent
@@ -156,6 +157,12 @@ class Models:
                 return root
         return None
 
+    def overlaps(self, module):
+        """Note that a call is not followed, as one of another thread is."""
+        root = self.root_of(module)
+        if root is not None:
+            root.overlapping_forwards += 1
+
     def alive(self):
         """Return the root modules that still exist."""
         return [module for root in self.known if (module := root.module()) is not None]
@@ -193,9 +200,16 @@ class Models:
 
 
 class Nesting:
-    """How many calls of root modules are open: in whatever thread."""
+    """How many calls of root modules are open, in whatever thread: steps are of one at a time."""
 
     calls = 0
+    thread = None  # of the outermost one, where that is of interest
+
+    def noted(self, models, module):
+        """Return True; note a call that began while one of another thread was open."""
+        if self.thread not in (None, get_ident()):
+            models.overlaps(module)
+        return True
 
 
 class _Root:
@@ -205,6 +219,7 @@ class _Root:
         self.described = describe(module)
         self.input_shapes, self.eval_shapes = [], set()
         self.forwards = self.eval_forwards = self.eval_with_grad = self.autocast = 0
+        self.overlapping_forwards = 0
         self.eval_location = None
         self.bindings = self.inferred_bindings = None  # of a call that trains, of any
         self.with_grad = 0
@@ -220,6 +235,7 @@ class _Root:
             "ident": self.ident,
             **{name: getattr(self, name) for name in ("forwards", "eval_forwards", "made_anew")},
             **(self._inferred() if infers else self._trained()),
+            "overlapping_forwards": self.overlapping_forwards,
             "eval_forwards_with_grad": self.eval_with_grad,
             "eval_sizes": len(self.eval_shapes),
             "eval_with_grad_location": self.eval_location,
@@ -314,6 +330,7 @@ class _Calls:
 
     def _begin(self, root, module, args, kwargs):
         session = self._session
+        self._models.nesting.thread = get_ident()
         grad = self._grad_enabled()
         training = module.training
         flags = grad | training << 1
@@ -349,7 +366,7 @@ class _Calls:
         def __call__(module, /, *args, **kwargs):
             # Where dynamo traces through here (a child of a root's class, inside a compiled
             # module), the question is a constant: nothing of ours stays in the graph or breaks it.
-            if compiling() or nesting.calls or not session.on:
+            if compiling() or (nesting.calls and nesting.noted(models, module)) or not session.on:
                 return old(module, *args, **kwargs)
             root, contexts, flags, answer = root_of(module), (), 0, None
             if root is None and inference.looks:

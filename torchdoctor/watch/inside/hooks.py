@@ -168,6 +168,10 @@ class NestingOfThread(local):
     calls = 0
     entered = generating = False
 
+    def noted(self, *_):
+        """Return True: a call within another one of the same thread."""
+        return True
+
 
 class Calls(model_hooks._Calls):
     """Outermost calls of root modules; notes the largest input where they train, or may infer."""
