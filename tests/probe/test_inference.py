@@ -11,6 +11,7 @@ import pytest
 from observed_programs import observe, recorder_of, recording_of, timed
 
 from torchdoctor.advice import catalogue
+from torchdoctor.advice.diagnosis import overlapping_calls
 from torchdoctor.observe.window import Window
 
 pytestmark = pytest.mark.slow
@@ -241,3 +242,30 @@ with torch.no_grad():
         model(data)
 """
     assert findings_of(loop, tmp_path) == {"model-made-anew"}
+
+
+THREADS = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+import torch
+both = threading.Barrier(2)
+class Model(torch.nn.Linear):
+    def forward(self, x):
+        both.wait()
+        return super().forward(x)
+model, x = Model(4, 4).eval(), torch.ones(8, 4)
+def answer(_):
+    with torch.no_grad():
+        return model(x)
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(answer, range(400)))
+"""
+
+
+def test_calls_of_other_threads_that_overlap_are_counted(tmp_path: Path) -> None:
+    """Half of them were missing, and nothing said so."""
+    seen = observe(recorder_of(THREADS, tmp_path))
+    (model,) = seen.processes[0].models
+    assert model.overlapping_forwards > 100
+    assert 380 <= model.forwards + model.overlapping_forwards <= 400
+    assert overlapping_calls(recording_of(seen)) == model.overlapping_forwards

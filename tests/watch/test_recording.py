@@ -112,3 +112,15 @@ def test_a_growing_file_is_read_from_where_one_was(tmp_path: Path) -> None:
 def test_nothing_watched_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_run(tmp_path)
+
+
+def test_a_row_of_many_steps_counts_for_each_of_them() -> None:
+    rows = steps(120)
+    rows["steps"][100:] = 50
+    rows["step"][100:] = 100 + 50 * np.arange(1, 21)
+    rows["forward"][100:] = 50 * 0.0001
+    rows["wait"][100:] = rows["backward"][100:] = 0
+    read = Steps(rows=rows)
+    assert read.median_s() == pytest.approx(0.0001)
+    assert np.allclose(read.each().step_s, 0.005) and len(read.each()) == 100
+    assert Steps(rows=rows[:100]).median_s() == pytest.approx(0.005)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from torchdoctor.probe import step_log
-from torchdoctor.watch.inside import hooks, layout, step_rows, stepping
+from torchdoctor.watch.inside import event_rows, hooks, layout, step_rows, stepping
 from torchdoctor.watch.inside.event_rows import CHECKPOINT_BEGIN, CHECKPOINT_END
 from torchdoctor.watch.inside.stepping import StepLog
 from torchdoctor.watch.recording import PHASES, Steps
@@ -338,3 +338,43 @@ def test_a_row_lasts_no_longer_than_a_kill_may_cost(
     monkeypatch.setattr(step_rows, "STEPS_PER_DETAIL", 1e-9)
     program.train(5000)
     assert program.steps().total_s[:-1].max() < 8.1
+
+
+def test_brief_calls_share_rows_and_none_is_lost(program: Program) -> None:
+    """Of 100,000 calls a second most had no row, as more came than the disk was given."""
+    five_us = 0.005
+    for call in range(50_000):
+        program.does(step_log.FORWARD_BEGIN, 0, 1 << event_rows.ROWS_BITS | 7, ms=five_us)
+        program.does(step_log.FORWARD_END, ms=five_us if call % 10_000 != 9_999 else 40)
+        if call == 5_000:
+            assert program.log.infer()
+    found = program.steps()
+    assert found.steps.sum() == found.step[-1] == 50_000
+    assert len(found) < 1_000 and found.steps.max() > 90
+    slow = found.total_s > 0.02
+    assert found.steps[slow].tolist() == [1] * 5 and np.allclose(found.step_s[~slow], 1e-5)
+    assert np.allclose(found.samples, 7)
+    assert found.median_s() == pytest.approx(1e-5)
+    assert found.lost() == (0, 0.0)
+
+
+def test_steps_share_a_row_while_the_disk_takes_none(program: Program) -> None:
+    program.train(40)
+    program.log.work()
+    rows = len(program.rows)
+    program.log.has_room = lambda: False
+    program.train(30)
+    program.log.rested(100, program.now)
+    program.train(30)
+    program.log.work()
+    assert len(program.rows) == rows
+    program.log.has_room = lambda: True
+    program.train(30)
+    found = program.steps()
+    assert found.steps.sum() == found.step[-1] == 39 + 30 + 100 + 30 + 30
+    (shared,) = np.flatnonzero(found.steps > 1)
+    # Steps with hooks are among them: no block without, and none to compare.
+    assert not found.plain[shared] and not found.has(layout.PROBE_OFF).any()
+    assert np.allclose(np.delete(found.step_s, shared)[:-1], 0.008)
+    ends_ns = found.start_ns + (found.total_s * 1e9).astype(int)
+    assert np.abs(found.start_ns[1:] - ends_ns[:-1]).max() < 200_000  # phases are of 24 bits

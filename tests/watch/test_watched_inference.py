@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import watched_folders
 from test_recording import steps
-from test_stepping import EVAL, Program
+from test_stepping import EVAL, MS, Program
 
 from torchdoctor.advice import catalogue
 from torchdoctor.probe import step_log
 from torchdoctor.watch import end_report
 from torchdoctor.watch.alerts import Alerts
+from torchdoctor.watch.inside import event_rows, stepping
 from torchdoctor.watch.recording import Process, Start, read_run
 from torchdoctor.watch.remedies import remedies
 from torchdoctor.watch.summary import summary_of
@@ -78,6 +79,31 @@ def test_an_entry_point_is_waited_for_and_holds_its_forwards(program: Program) -
     generate()
     found = program.steps()
     assert len(found) == 4 and np.allclose(found.samples, 4)
+
+
+def test_each_call_has_the_samples_of_its_own_input(program: Program) -> None:
+    """Where calls known and unknown took turns, one had the samples of two, and one had none."""
+
+    def call(rows: int, new_shape: bool = False) -> None:
+        program.now += MS
+        program.log.forward(0, EVAL, 3 * rows, rows, new_shape)
+        program.does(step_log.FORWARD_END)
+
+    for rows in range(1, 41):
+        call(rows)
+    assert program.log.infer()
+    for rows in range(41, 401):
+        call(rows, new_shape=rows % 50 == 0)
+        if rows % 37 == 0:
+            program.log.add_at(step_log.GC_BEGIN, 0, program.now)
+            program.now += 20 * MS
+            program.log.add_at(step_log.GC_END, 0, program.now)
+        if rows % 90 == 0:
+            program.log.work()
+    found = program.steps()
+    assert found.samples.tolist() == list(range(1, 401))
+    assert found.elements.tolist() == list(range(3, 1203, 3))
+    assert np.isclose(found.total_s.sum(), (program.now - found.start_ns[0]) / 1e9)
 
 
 def test_a_training_that_began_with_an_evaluation_is_a_training(program: Program) -> None:
@@ -148,3 +174,123 @@ def test_a_slower_inference_is_told_by_its_calls(tmp_path: Path) -> None:
     told = [alert.sentence for alert in Alerts(tmp_path).new()]
     assert any(text.startswith("Inference is ") and " since call " in text for text in told)
     assert not [text for text in told if "raining" in text or "step" in text]
+
+
+@pytest.mark.slow
+def test_none_of_many_brief_calls_is_lost(tmp_path: Path) -> None:
+    """More than 20,000 a second had no row, as so many did not fit into what waits for the disk."""
+    (tmp_path / "infer.py").write_text(
+        "import torch\n"
+        "class Same(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        return x\n"
+        "model, x = Same(4, 4).eval(), torch.ones(8, 4)\n"
+        "for _ in range(300_000):\n"
+        "    model(x)\n"
+    )
+    words = ["-m", "torchdoctor", "watch", "--output", "run", "infer.py"]
+    subprocess.run([sys.executable, *words], cwd=tmp_path, check=True, timeout=300)
+    run = read_run(tmp_path / "run")
+    steps = run.processes[0].steps
+    assert steps.steps.sum() == steps.step[-1] == 300_000
+    assert (steps.samples * steps.steps).sum() == 8 * 300_000
+    assert [fact.fact for fact in summary_of(run).ending] == ["program-ended"]
+
+
+def test_lost_rows_are_told_and_change_no_figure(tmp_path: Path) -> None:
+    rows = steps(6_000)
+    for folder, kept in (("whole", rows), ("torn", np.delete(rows, np.s_[2_000:4_500]))):
+        watched_folders.write_process(tmp_path / folder / "watch", CALLED, kept)
+        watched_folders.write_start(tmp_path / folder / "watch", START)
+    whole, torn = (summary_of(read_run(tmp_path / folder)) for folder in ("whole", "torn"))
+    lost = torn.ending[-1]
+    assert lost.fact == "steps-lost" and lost.values["lost"] == 2_500
+    assert lost.values["seconds"] == pytest.approx(2_500 * 0.005)
+    assert len(whole.ending) == 1
+    assert torn.steps == whole.steps == 6_000
+    assert torn.training_s == pytest.approx(whole.training_s)
+    assert torn.phases_s == pytest.approx(whole.phases_s)
+    assert torn.median_step_s == pytest.approx(whole.median_step_s)
+    assert "2,500 calls" in end_report.rendered(tmp_path / "torn", "terminal")
+
+
+@pytest.fixture
+def thread(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of the thread in which the program's next event happens."""
+    current = [1]
+    monkeypatch.setattr(stepping, "get_ident", lambda: current[0])
+    return current
+
+
+def overlapping_calls(program: Program, thread: list[int], pairs: int) -> None:
+    """Two threads take turns: a call begins each 10 ms, and takes 15."""
+    for _ in range(pairs):
+        for number in (1, 2):
+            thread[0] = number
+            program.does(step_log.FORWARD_BEGIN, EVAL, 1 << event_rows.ROWS_BITS | 5, ms=5)
+            thread[0] = 3 - number
+            program.does(step_log.FORWARD_END, 0, ms=5)
+
+
+def test_calls_of_all_threads_count_each_by_its_own_time(
+    program: Program, thread: list[int]
+) -> None:
+    overlapping_calls(program, thread, 20)
+    assert program.log.infer() and program.found == [("forward", 0)]
+    overlapping_calls(program, thread, 100)
+    found = program.steps()
+    assert found.steps.sum() == found.step[-1] == 240
+    assert np.allclose(found.step_s[:-1], 0.010)  # by the clock one begins each 10 ms
+    assert np.allclose(found.samples, 5)
+    told = program.log.overlapping.facts()
+    assert (told["calls"], told["most_at_once"]) == (239, 2)
+    assert told["total_s"] == pytest.approx(239 * 0.015)
+
+
+def test_threads_that_call_after_the_first_one_are_followed_too(
+    program: Program, thread: list[int]
+) -> None:
+    for _ in range(40):
+        program.forward(EVAL)
+    assert program.log.infer()
+    program.log.work()
+    overlapping_calls(program, thread, 100)
+    found = program.steps()
+    assert found.steps.sum() == found.step[-1] == 240
+    assert program.log.overlapping.facts()["most_at_once"] == 2
+    ends_ns = found.start_ns + (found.total_s * 1e9).astype(int)
+    assert np.abs(found.start_ns[1:] - ends_ns[:-1]).max() < 20_000
+
+
+@pytest.mark.slow
+def test_requests_that_threads_handle_are_all_seen(tmp_path: Path) -> None:
+    """One of four threads was followed, and a third of its calls was hidden by the others'."""
+    (tmp_path / "serve.py").write_text(
+        "import threading\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "import torch\n"
+        "both = threading.Barrier(2)\n"
+        "class Model(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        both.wait()\n"
+        "        return super().forward(x)\n"
+        "model, x = Model(4, 4).eval(), torch.ones(8, 4)\n"
+        "def answer(_):\n"
+        "    with torch.no_grad():\n"
+        "        return model(x)\n"
+        "with ThreadPoolExecutor(2) as pool:\n"
+        "    list(pool.map(answer, range(4000)))\n"
+    )
+    words = ["-m", "torchdoctor", "watch", "--output", "run", "serve.py"]
+    subprocess.run([sys.executable, *words], cwd=tmp_path, check=True, timeout=300)
+    told = summary_of(read_run(tmp_path / "run"))
+    assert (told.program, told.unit) == ("inference", "call")
+    # Those that had begun before the first one had shown which class is called are not seen.
+    assert 3_900 <= told.steps <= 4_000
+    assert told.overlapping is not None and told.overlapping.most_at_once == 2
+    assert told.overlapping.calls >= 3_900
+    assert told.overlapping.per_s == pytest.approx(told.steps / told.training_s)
+    assert [fact.fact for fact in told.ending] == ["program-ended"]
+    assert told.median_step_s is None and not told.trying and not told.slowest
+    for form in ("terminal", "html", "markdown", "json"):
+        assert "at once" in end_report.rendered(tmp_path / "run", form) or form == "json"

@@ -36,7 +36,17 @@ _OTHER_THRESHOLD = 0.30
 
 _FAR_MORE = 4.0  # times the time that its own cost takes
 _APART = 0.15  # of the step: share and experiment that differ by more disagree
+_OVERLAP = 0.05  # of the calls of models
 _FEWEST_STEPS = 5  # in all: of fewer, most are the program's start
+
+
+def overlapping_calls(recording: Recording) -> int:
+    """Return how many calls overlapped those that were observed; 0: hardly any, or it trains."""
+    if recording.steps is None or not recording.steps.boundary.infers:
+        return 0
+    models = recording.main.models
+    overlapping = sum(model.overlapping_forwards for model in models)
+    return overlapping if overlapping > _OVERLAP * sum(model.forwards for model in models) else 0
 
 
 def too_short(recording: Recording) -> int | None:

@@ -131,6 +131,8 @@ RUNS = {  # of a run's story
     "profile-failed": "{reason}",
     "processes-unseen": "The program runs in {processes} processes, and {told} told of their "
     "steps: do all nodes share {folder}? --output names another folder.",
+    "calls-overlap": "{calls:,} calls began while one of another thread was under way: latency and "
+    "throughput are told of the others alone. torchdoctor watch tells them of all.",
     "gpu-not-seen": "This torch was built for {built_for} and sees no GPU here: the program "
     "trained on the CPU. Run it where it will train, for instance within a batch job.",
     "no-profiler-window": "No profiler window: a launch for it takes more than the {most_s:.0f} s "
@@ -149,7 +151,7 @@ RUNS = {  # of a run's story
     "watched-run-used": "The time of {a_step} and its parts are those of {steps:,} {units} of the "
     "watched run in {folder}; {anew} were observed anew, for the rest.",
     "watched-run-too-little": "The watched run in {folder} was not used: it must be of one "
-    "process, with {fewest} steps.",
+    "process, with {fewest} steps of which each has its own row.",
     "watched-run-differs": "The watched run in {folder} was not used: the {name} {then}, now "
     "{now}.",
     "watched-run-file-changed": "The watched run in {folder} was not used: {path} has changed "

@@ -27,7 +27,7 @@ from torchdoctor.schema.figures import (
     speedup,
 )
 from torchdoctor.schema.units import several
-from torchdoctor.schema.watched import Period, WatchSummary
+from torchdoctor.schema.watched import OverlappingCalls, Period, WatchSummary
 
 _MOST_ALERTS = 4
 _WORTH = 1.02  # a gain below is not told
@@ -47,6 +47,10 @@ _PICTURES = {  # title and caption
     ),
 }
 _UNMEASURED = "Nothing was measured beside the run."
+_UNTRIED = (
+    "No remedy is named: where calls of several threads overlap `torchdoctor run` tries none, as "
+    "what one of them takes depends on the others."
+)
 _EVEN = "No rank is far behind the others."
 
 
@@ -89,7 +93,7 @@ def answer_of(summary: WatchSummary) -> str:
 
 def ending_of(summary: WatchSummary) -> str:
     """Return how the run ended, or that it has not."""
-    return " ".join(map(of_fact, summary.ending))
+    return " ".join(of_fact(fact, summary.unit) for fact in summary.ending)
 
 
 def slow_rank_of(summary: WatchSummary) -> str:
@@ -102,7 +106,8 @@ def document(summary: WatchSummary) -> doc.Document:
     subject = [program(summary.command, summary.cwd), ", ".join(summary.hosts[:3])]
     subject += [f"{len(summary.ranks)} ranks" if summary.ranks else "", duration(summary.elapsed_s)]
     alert_sentences = [sentence_of(alert) for alert in summary.alerts]
-    ending = "" if summary.median_step_s is None else ending_of(summary)
+    has_answer = summary.median_step_s is not None or summary.overlapping is not None
+    ending = ending_of(summary) if has_answer else ""
     return doc.Document(
         title="torchdoctor watch",
         subject=" · ".join(filter(None, subject)),
@@ -121,7 +126,26 @@ def document(summary: WatchSummary) -> doc.Document:
     )
 
 
+def _of_overlapping(summary: WatchSummary, calls: OverlappingCalls) -> list[Block]:
+    """Return what is known of calls that several threads make."""
+    title = f"{summary.steps:,} {several(summary.unit)}, up to {calls.most_at_once} at once"
+    rows = [
+        (
+            "each by itself",
+            f"95 % within {seconds(calls.p95_s)}, longest {seconds(calls.longest_s)}",
+        ),
+        ("by the clock", f"{calls.per_s:,.3g} a second"),
+    ]
+    return [
+        doc.Sentence(answer_of(summary), "strong"),
+        KeyFigures(title, f"median {seconds(calls.median_s)}", rows),
+        doc.Sentence(_UNTRIED),
+    ]
+
+
 def _answer(summary: WatchSummary) -> list[Block]:
+    if summary.overlapping is not None:
+        return _of_overlapping(summary, summary.overlapping)
     if summary.median_step_s is None or summary.best_step_s is None:
         return [doc.Sentence(ending_of(summary), "strong")]
     blocks: list[Block] = [doc.Sentence(answer_of(summary), "strong")]

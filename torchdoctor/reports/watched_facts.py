@@ -118,6 +118,9 @@ SUMMARIES = {
     "program-ended": "The program ended at {at_s:moment}.",
     "program-broken-off": "Ctrl-C, a signal or a crash ended the program at {at_s:moment}.",
     "run-silent": "The run was killed: its last sign of life is of {at_s:moment}.",
+    "steps-lost": "{lost:counted {unit}, {units}} ({seconds:duration}) could not be written to "
+    "the log: they count in all numbers and rates, and their time is divided among the phases as "
+    "that of the others.",
     "program-runs": "The program is running; this is what is known so far.",
     "no-step": "No training step was seen. Nor was a model called often enough: torchdoctor.step() "
     "marks the steps by hand.",

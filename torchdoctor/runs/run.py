@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
-from torchdoctor.advice.diagnosis import by_experiment, diagnose, too_short
+from torchdoctor.advice.diagnosis import by_experiment, diagnose, overlapping_calls, too_short
 from torchdoctor.bench.block_plan import TurnBlocks
 from torchdoctor.bench.engine import Engine
 from torchdoctor.bench.measurement import ProgramLaunches, turns_of_trials
@@ -138,6 +138,11 @@ class _Checkup(RunResults):
                 self.no_trials_reason = "No fix was tried, because so few steps cannot be compared."
             elif self.settings.no_fixes:
                 self.no_trials_reason = "No fix was tried, because --no-fixes was given."
+            elif overlapping_calls(self.recording):
+                self.no_trials_reason = (
+                    "No fix was tried, because calls of several threads overlap: what one of them "
+                    "takes depends on the others."
+                )
             else:
                 self._try_fixes(observation)
                 self._try_training(observation)
@@ -238,6 +243,8 @@ class _Checkup(RunResults):
                 observation.processes[0], self.recording.environment, observation.trainers
             ),
         )
+        if calls := overlapping_calls(self.recording):
+            self.doubts.append(fact("calls-overlap", calls=calls))
         machine = self.recording.environment
         world = self.recording.main.world_size or 1
         if world > observation.steps.trainers:

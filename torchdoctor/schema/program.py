@@ -226,6 +226,7 @@ class ModelFacts:
     # How it was called.
     input_shapes: list[str] = field(default_factory=list)  # distinct, of training, at most 8
     forwards: int = 0  # in any mode
+    overlapping_forwards: int = 0  # not among these: begun in a thread while another had one open
     eval_forwards: int = 0  # of these, with self.training False
     eval_forwards_with_grad: int = 0  # of these, those that autograd recorded
     eval_sizes: int = 0  # distinct shapes of inputs of evaluation, at most 3

@@ -73,6 +73,19 @@ class SlowStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OverlappingCalls:
+    """Calls that several threads made: what one took by itself, and how many there were."""
+
+    calls: int
+    most_at_once: int
+    per_s: float  # by the clock
+    mean_s: float
+    median_s: float  # this and the next one within 5 %
+    p95_s: float
+    longest_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class WatchSummary:
     """A watched run; of several ranks, phases are those of the first that was logged."""
 
@@ -92,6 +105,8 @@ class WatchSummary:
     unit: str = "step"  # what a step is called: a batch or a call, where the program infers
     step: list[Evidence] = field(default_factory=list)  # what a step is
     location: Location | None = None  # of the loader or optimizer
+    # Of calls that overlap; then what is told of a step below is left out. None: none do.
+    overlapping: OverlappingCalls | None = None
     training_s: float = 0.0  # of all steps, without evaluation and checkpoints
     median_step_s: float | None = None
     best_step_s: float | None = None  # median of the best hour

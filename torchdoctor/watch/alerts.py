@@ -113,6 +113,8 @@ class Alerts:
         """Take the means of five more seconds of training."""
         yield from _growing(followed, row)
         yield from _starved(followed)
+        if followed.process.overlapping is not None:
+            return  # from one call to the next one is no call's time
         # Long steps count for as long as they take, but a single one is no level.
         counts = max(1, min(_LONGEST, round(float(row["steps"] * row["step_s"]) / MEAN_S)))
         shifts = [followed.level.add(float(row["usual_s"])) for _ in range(counts)]

@@ -53,7 +53,7 @@ def _differences(
 ) -> Iterator[Evidence]:
     """Yield what is not as it was; `short`: None before the program is started."""
     logs = trained(run)
-    steps = comparable(logs[0].steps) if len(logs) == len(run.starts) == 1 else None
+    steps = comparable(logs[0].steps).each() if len(logs) == len(run.starts) == 1 else None
     if steps is None or len(steps) < _FEWEST:
         yield fact("watched-run-too-little", fewest=_FEWEST)
         return
@@ -83,7 +83,7 @@ def _differences(
         if path.stat().st_mtime_ns > then.start_unix_ns:
             yield fact("watched-run-file-changed", path=str(path))
     if short is not None:
-        old_s = float(np.median(steps.step_s))
+        old_s = steps.median_s()
         new_s = short.steps.median_s
         if not 1 / _OTHER_TIMES <= new_s / old_s <= _OTHER_TIMES:
             yield fact("watched-run-other-time", then_s=old_s, now_s=new_s)
@@ -97,8 +97,11 @@ def _typed(started: Start | Workload) -> str:
 
 def _statistics(steps: Steps, observed: StepStatistics) -> StepStatistics:
     """Return the observed statistics with the times of the watched steps, once they had settled."""
-    settled = settled_after(steps.step_s) or 0
-    steps = Steps(rows=steps.rows[min(settled, len(steps) // 3) :])
+    each_s = steps.each().step_s
+    settled = settled_after(each_s) or 0
+    warming = min(settled, len(each_s) // 3)
+    each_s = each_s[warming:]
+    steps = Steps(rows=steps.rows[warming:])
     means = dict(zip(PHASES, steps.spent_s.sum(axis=0) / steps.steps.sum(), strict=True))
     # An evaluation, a checkpoint and the collector are part of the other phases there.
     mean_s = sum(means.values())
@@ -108,7 +111,7 @@ def _statistics(steps: Steps, observed: StepStatistics) -> StepStatistics:
         FIELDS.get(phase, f"{phase}_s"): float(s) for phase, s in means.items()
     }
     parts = {"p10_s": 10, "median_s": 50, "p90_s": 90, "p99_s": 99}
-    fields |= {name: float(np.percentile(steps.step_s, part)) for name, part in parts.items()}
+    fields |= {name: float(np.percentile(each_s, part)) for name, part in parts.items()}
     fields |= {"steps": int(steps.steps.sum()), "warmup_steps": settled, "settled_after": settled}
     fields["two_modes"] = abs(mean_s / fields["median_s"] - 1.0) > TWO_MODES
     fields["evaluations"] = int((steps.rows["evaluation"] > 0).sum())

@@ -70,7 +70,9 @@ def pictures(run: WatchedRun, summary: WatchSummary) -> list[Picture]:
     step_s = np.asarray(tables.training_s(steps) / steps.steps)
     at_s = (steps.start_ns - steps.start_ns[0]) / 1e9
     drawn = times_drawn(at_s, step_s, {"steps with an evaluation": steps.rows["evaluation"] > 0})
-    shown = [watched.picture("steps", drawn, summary.unit, median_s=summary.median_step_s)]
+    shown = []
+    if summary.median_step_s is not None:
+        shown.append(watched.picture("steps", drawn, summary.unit, median_s=summary.median_step_s))
     rows = [watched.period_row(period, summary.unit) for period in summary.periods]
     if rows:
         cause = watched.answer_of(summary)

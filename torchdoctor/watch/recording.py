@@ -17,6 +17,7 @@ from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import bytes_of, open_regular
 from torchdoctor.schema.units import unit_of
 from torchdoctor.watch.inside import layout
+from torchdoctor.watch.inside.overlapping_calls import BINS_PER_OCTAVE
 
 FOLDER = "watch"  # in the run folder
 _TAIL = 1024  # rows that a power cut may have left empty
@@ -56,6 +57,25 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overlapping:
+    """Calls that several threads made, each by its own time; `inside.overlapping_calls` counts."""
+
+    most_at_once: int
+    calls: int
+    total_s: float
+    longest_s: float
+    bins: list[tuple[int, int]]  # (number of the bin, calls), ascending
+
+    def quantile_s(self, share: float) -> float:
+        """Return a quantile of the time of a call, within 5 %."""
+        counted = np.cumsum([calls for _, calls in self.bins])
+        at = int(np.searchsorted(counted, share * counted[-1]))
+        number = self.bins[min(at, len(self.bins) - 1)][0]
+        middle_s = (2 ** ((number + 0.5) / BINS_PER_OCTAVE) - 1) * 1e-6
+        return min(float(middle_s), self.longest_s)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Process:
     """One process that trains, as it told itself."""
 
@@ -76,6 +96,7 @@ class Process:
     location: Location | None = None  # of the loader or optimizer
     batch_size: int | None = None
     num_workers: int | None = None
+    overlapping: Overlapping | None = None  # None: one thread makes all calls
     probe_failed: str | None = None  # why the probe removed itself
     exited: bool = False  # by itself: its exit handlers ran, and no exception was left
 
@@ -193,6 +214,26 @@ class Steps:
     def has(self, flag: int) -> NDArray[np.bool_]:
         """Return whether each row has a flag of `layout`."""
         return np.asarray(self.rows["flags"] & flag > 0)
+
+    def lost(self) -> tuple[int, float]:
+        """Return how many steps are missing between rows, and how many seconds they took."""
+        missing = self.step[1:] - self.steps[1:] - self.step[:-1]
+        apart_s = np.diff(self.start_ns) / 1e9 - self.total_s[:-1]
+        gaps = missing > 0
+        return int(missing[gaps].sum()), float(np.maximum(apart_s[gaps], 0.0).sum())
+
+    def each(self) -> "Steps":
+        """Return the first rows, up to one that several steps share: what each step took."""
+        shared = np.flatnonzero(self.steps > 1)
+        return self if not len(shared) else Steps(rows=self.rows[: shared[0]])
+
+    def median_s(self) -> float:
+        """Return the median of a step, where a row counts for each step that it covers."""
+        if not (self.steps > 1).any():
+            return float(np.median(self.step_s))
+        order = np.argsort(self.step_s, kind="stable")
+        counted = np.cumsum(self.steps[order])
+        return float(self.step_s[order[np.searchsorted(counted, counted[-1] / 2)]])
 
     @cached_property
     def plain(self) -> NDArray[np.bool_]:

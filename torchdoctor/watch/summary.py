@@ -4,6 +4,7 @@ import math
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 import numpy as np
@@ -13,7 +14,14 @@ from torchdoctor.reports.watched_facts import with_sentence
 from torchdoctor.schema import Evidence, Interval, Location, fact
 from torchdoctor.schema.figures import relative
 from torchdoctor.schema.students_t import binomial_quantile
-from torchdoctor.schema.watched import Alert, ExplainedFact, Period, SlowStep, WatchSummary
+from torchdoctor.schema.watched import (
+    Alert,
+    ExplainedFact,
+    OverlappingCalls,
+    Period,
+    SlowStep,
+    WatchSummary,
+)
 from torchdoctor.watch import means as tables
 from torchdoctor.watch.causes import Change, cause_of
 from torchdoctor.watch.changes import MEAN_S
@@ -69,7 +77,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
         "step": log.process.step,
         "location": log.process.location,
         "training_s": training_s,
-        "median_step_s": float(np.median(steps.step_s)) if len(steps) else None,
+        "median_step_s": steps.median_s() if len(steps) else None,
         "best_step_s": _best(steps, best_of_s),
         "best_of_s": best_of_s,
         "phases_s": phases,
@@ -92,7 +100,8 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     may_help = remedies(start, log.process, phases, int(log.steps.step[-1]), largest)
     trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
     advice = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
-    return WatchSummary(status=status, ending=[ending], **advice, **about, **result)  # type: ignore[arg-type]
+    told = {"status": status, "ending": [ending, *_lost(log.steps)], **advice, **about, **result}
+    return _of_overlapping(WatchSummary(**told), log.process)  # type: ignore[arg-type]
 
 
 def standing(run: WatchedRun, now_s: float) -> tuple[str, Evidence, float]:
@@ -125,10 +134,48 @@ def _table(run: WatchedRun, log: ProcessLog, steps: Steps) -> NDArray[np.void]:
     return tables.means(steps, log.sensors, machine, begins)
 
 
+def _of_overlapping(summary: WatchSummary, process: Process) -> WatchSummary:
+    """Return the summary of calls that overlap; else as it was.
+
+    From one call's begin to the next one's is no call's time: what is told by it is left out. So
+    are remedies, as `run` follows one thread's calls.
+    """
+    calls = process.overlapping
+    if calls is None:
+        return summary
+    times = OverlappingCalls(
+        calls=calls.calls,
+        most_at_once=calls.most_at_once,
+        per_s=summary.steps / max(summary.training_s, 1e-9),
+        mean_s=calls.total_s / calls.calls,
+        median_s=calls.quantile_s(0.5),
+        p95_s=calls.quantile_s(0.95),
+        longest_s=calls.longest_s,
+    )
+    return replace(
+        summary,
+        overlapping=times,
+        median_step_s=None,
+        best_step_s=None,
+        periods=[],
+        slowest=[],
+        drift=None,
+        drift_cause=None,
+        trying="",
+        at_most=None,
+    )
+
+
+def _lost(steps: Steps) -> list[Evidence]:
+    """Return the fact that steps are missing in the log, if some are."""
+    lost, lost_s = steps.lost()
+    return [fact("steps-lost", lost=lost, seconds=lost_s)] if lost else []
+
+
 def _phases(steps: Steps, plain: Steps) -> dict[str, float]:
-    """Return the seconds of each phase; those without hooks are divided like the others."""
+    """Return the seconds of each phase; those without hooks or row are divided like the others."""
     phases = {phase: float(plain.rows[phase].sum(dtype=float)) for phase in PHASES}
-    whole = float(steps.total_s.sum())
+    whole = float(steps.total_s.sum()) + steps.lost()[1]
     plain_s = float(plain.total_s.sum())
     if not plain_s:
         return {**phases, "other": whole}
@@ -146,9 +193,9 @@ def _best(steps: Steps, length_s: float) -> float | None:
         return None
     hours = np.floor((np.cumsum(tables.training_s(steps)) - 1e-9) / max(length_s, 1e-9))
     cuts = np.flatnonzero(np.diff(hours) > 0) + 1
-    parts = [stretch for stretch in np.split(steps.step_s, cuts) if len(stretch)]
+    parts = [Steps(rows=stretch) for stretch in np.split(steps.rows, cuts) if len(stretch)]
     # The last stretch may be too short to tell.
-    return min(float(np.median(part)) for part in parts[:-1] or parts)
+    return min(part.median_s() for part in parts[:-1] or parts)
 
 
 def _period(part: NDArray[np.void], offset_s: float) -> Period:
@@ -173,7 +220,8 @@ def _slowest(steps: Steps, offset_s: float) -> list[SlowStep]:
     times = tables.training_s(steps)[single]
     if len(times) < 10:
         return []
-    usual = np.median(steps.phases_s[single[:: max(len(single) // 20_000, 1)]], axis=0)
+    # Of all rows: where steps share them only those are single that were slow.
+    usual = np.median(steps.phases_s[:: max(len(steps) // 20_000, 1)], axis=0)
     usual[[layout.EVALUATION, layout.CHECKPOINT]] = math.inf  # no part of a training step
     slow = []
     for at in single[np.argsort(-times, kind="stable")[:_SLOWEST]]:

@@ -12,11 +12,18 @@ _BATCH_OF_IMAGES = 4  # of dimensions
 _NUMBERS = 2  # of dimensions, of token numbers
 
 
+class Nesting:
+    """Whether a call is open, and one that generates: in whatever thread."""
+
+    entered = generating = False
+
+
 class EntryPoints:
     """The calls of known functions, by their numbers in the plan."""
 
-    def __init__(self, session):
+    def __init__(self, session, nesting=None):
         self._session = session
+        self._nesting = nesting or Nesting()
         self._entries = session.plan.get("entry_points") or ()
         self._hooked = set()
         self._unfinished = []
@@ -26,7 +33,7 @@ class EntryPoints:
         session.registries.append(self)
 
     def _forget(self):
-        self._open = self._generating = False  # a call, one that generates; of whatever thread
+        self._nesting.entered = self._nesting.generating = False
         self.calls = [0] * len(self._entries)
 
     def install(self, watch):
@@ -94,6 +101,7 @@ class EntryPoints:
 
     def _around(self, number, old):
         session = self._session
+        nesting = self._nesting
         compiling = session.torch.compiler.is_dynamo_compiling
         generates = bool(self._entries[number].get("generates"))
         begins = session.guarded(self._begins)
@@ -102,15 +110,15 @@ class EntryPoints:
         def call(*args, **kwargs):
             if compiling() or not session.on:
                 return old(*args, **kwargs)
-            outermost = not self._open
-            generation = generates and not self._generating and self._observing
+            outermost = not nesting.entered
+            generation = generates and not nesting.generating and self._observing
             if not (outermost or generation):
                 return old(*args, **kwargs)
             result = None
             if outermost:
-                self._open = True
+                nesting.entered = True
             if generation:
-                self._generating = True
+                nesting.generating = True
             begins(number, outermost, generation, args, kwargs)
             try:
                 result = old(*args, **kwargs)
@@ -121,9 +129,9 @@ class EntryPoints:
             finally:
                 ended(number, outermost, generation, args, kwargs, result)
                 if outermost:
-                    self._open = False
+                    nesting.entered = False
                 if generation:
-                    self._generating = False
+                    nesting.generating = False
 
         return call
 

@@ -8,6 +8,7 @@ import contextlib
 import gc
 import sys
 import weakref
+from _thread import get_ident
 
 from .. import dynamo_frames, places, step_log, wrapping
 from ..measure.inferred_inputs import InferredInputs, mode_dependent
@@ -33,7 +34,8 @@ class Models:
         self._wrapped = set()
         self._scans = self._later_scans = self._vain_scans = 0
         self._looked_early = not session.phases
-        self.depth = self._called = 0
+        self.nesting = Nesting()
+        self._called = 0
         self.open_contexts = []
         self.seen_forward = False  # once settled: since the last backward
         self.settled = False  # no further scan, but for models that come later
@@ -175,6 +177,12 @@ class Models:
                 return root
         return None
 
+    def overlaps(self, module):
+        """Note that a call is not followed, as one of another thread is."""
+        root = self.root_of(module)
+        if root is not None:
+            root.overlapping_forwards += 1
+
     def alive(self):
         """Return the root modules that still exist."""
         return [module for root in self.known if (module := root.module()) is not None]
@@ -211,6 +219,19 @@ class Models:
         return {"models": [root.facts(infers) for root in roots]}
 
 
+class Nesting:
+    """How many calls of root modules are open, in whatever thread: steps are of one at a time."""
+
+    calls = 0
+    thread = None  # of the outermost one, where that is of interest
+
+    def noted(self, models, module):
+        """Return True; note a call that began while one of another thread was open."""
+        if self.thread not in (None, get_ident()):
+            models.overlaps(module)
+        return True
+
+
 class _Root:
     def __init__(self, module, is_early):
         self.ident, self.is_early = None, is_early  # in the order of first calls
@@ -218,6 +239,7 @@ class _Root:
         self.described = describe(module)
         self.input_shapes, self.eval_shapes = [], set()
         self.forwards = self.eval_forwards = self.eval_with_grad = self.autocast = 0
+        self.overlapping_forwards = 0
         self.eval_location = None
         self.bindings = self.inferred_bindings = None  # of a call that trains, of any
         self.with_grad = 0
@@ -233,6 +255,7 @@ class _Root:
             "ident": self.ident,
             **{name: getattr(self, name) for name in ("forwards", "eval_forwards", "made_anew")},
             **(self._inferred() if infers else self._trained()),
+            "overlapping_forwards": self.overlapping_forwards,
             "eval_forwards_with_grad": self.eval_with_grad,
             "eval_sizes": len(self.eval_shapes),
             "eval_with_grad_location": self.eval_location,
@@ -364,6 +387,7 @@ class _Calls:
 
     def _begin(self, root, module, args, kwargs):
         session = self._session
+        self._models.nesting.thread = get_ident()
         flags = self.flags_of(module)
         grad, training = bool(flags & 1), bool(flags & 2)
         root.autocast += flags >> 2
@@ -385,6 +409,7 @@ class _Calls:
         """Return the wrapper of a root class's `__call__`."""
         session = self._session
         models = self._models
+        nesting = self._models.nesting
         phases = self._session.phases
         compiling = session.torch.compiler.is_dynamo_compiling
         root_of = models.root_of
@@ -395,7 +420,7 @@ class _Calls:
         def __call__(module, /, *args, **kwargs):
             # Where dynamo traces through here (a child of a root's class, inside a compiled
             # module), the question is a constant: nothing of ours stays in the graph or breaks it.
-            if compiling() or models.depth or not session.on:
+            if compiling() or (nesting.calls and nesting.noted(models, module)) or not session.on:
                 return old(module, *args, **kwargs)
             root, contexts, flags, answer = root_of(module), (), 0, None
             if root is None and inference.looks:
@@ -417,7 +442,7 @@ class _Calls:
                         args, kwargs, contexts = self._changed(module, args, kwargs)
             except Exception as error:
                 session.fail("forward", error)
-            models.depth += 1
+            nesting.calls += 1
             try:
                 if answer is not None:
                     if inference.looks:
@@ -433,7 +458,7 @@ class _Calls:
                 session.hide_frames(error)
                 raise
             finally:
-                models.depth -= 1
+                nesting.calls -= 1
                 for program, context in reversed(contexts):
                     program.guarded(context.__exit__, None, None, None)
                 if phases:

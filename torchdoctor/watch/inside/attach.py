@@ -50,7 +50,8 @@ class Watch:
         self.inference = Inference(self)
         self.forget = []
         self.registries = []
-        self.entries = EntryPoints(self)
+        nesting = hooks.NestingOfThread()  # requests may be handled by a thread each
+        self.entries = EntryPoints(self, nesting)
         self.keeper = Keeper(self)
         self.loaders = hooks.Loaders(self)
         self.log = StepLog(
@@ -59,8 +60,10 @@ class Watch:
         self.log.on_learning = self.learning = self._learns
         self.log.on_infers = self.keeper.start
         self.log.on_found, self.log.has_compiled = self.keeper.steps_found, self._has_compiled
+        self.log.has_room = self.keeper.has_room
         self._graphs = 0
         self.models = model_hooks.Models(self)
+        self.models.nesting = nesting
         self.models._calls = hooks.Calls(self, self.models)
         self.exchanges, self.optimizers = hooks.Exchanges(self), None
         self.optimizers_made = weakref.WeakSet()

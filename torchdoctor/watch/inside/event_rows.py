@@ -4,6 +4,7 @@ A row is thread, key, time and value. A key holds code and ident in one number, 
 the keys tells whether two steps have the same events.
 """
 
+import sys
 from struct import Struct
 
 # Codes beside those of `probe.step_log`.
@@ -30,6 +31,11 @@ KEY_BYTES = 8
 pack = Struct("=qiiqq").pack  # thread, code, ident, time, value; code and ident are the key
 
 
+def code_of(key):
+    """Return the code of a row's key."""
+    return key & 0x7FFFFFFF if sys.byteorder == "little" else key >> 32
+
+
 class EventRows:
     """Rows by their columns: lists are faster to go through than an array."""
 
@@ -48,11 +54,14 @@ class EventRows:
         event = halves[2 * at], halves[2 * at + 1], self.times[at], self.values[at]
         return self._rows[NUMBERS * at], event
 
-    def with_codes(self, codes, start, end):
-        """Return (place from the start, code, ident) of the events that have one of the codes."""
+    def after(self, start, end, codes):
+        """Return (place from the start, code, ident) of events that have one of the codes.
+
+        They come after the event at `start`; the one at `end` is the last.
+        """
         halves = self._halves
         events = []
-        for at in range(start, end):
+        for at in range(start + 1, end + 1):
             code = halves[2 * at]
             if code in codes:
                 events.append((at - start, code, halves[2 * at + 1]))

@@ -7,6 +7,7 @@ import functools
 import weakref
 from _thread import get_ident
 from importlib import import_module
+from threading import local
 from time import perf_counter_ns
 
 from ...probe import places, step_log, wrapping
@@ -159,6 +160,17 @@ class Loaders:
             return batch
 
         return __next__
+
+
+class NestingOfThread(local):
+    """What is open in one thread: calls of root modules, of entry points, of what generates."""
+
+    calls = 0
+    entered = generating = False
+
+    def noted(self, *_):
+        """Return True: a call within another one of the same thread."""
+        return True
 
 
 class Calls(model_hooks._Calls):

@@ -25,6 +25,7 @@ _SENSORS_MOST_S = 15.0
 _SENSORS_SHARE = 1e-4  # of the time so far, between these
 _BURST, _EVENT_EVERY_NS = 50, 10_000_000_000  # of one kind
 _MOST_EVENTS = 20_000
+_MOST_ROWS_WAITING = 1 << 21  # bytes; with half of them the step log fills its rows further
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -64,7 +65,8 @@ class Keeper:
         host = os.uname().nodename
         self.stem = layout.stem(host, os.getpid(), self._start_unix_ns // 10**9)
         path = os.path.join(self.folder, self.stem)
-        self._rows = layout.AppendedFile(path + ".steps", layout.table_head(layout.STEP_COLUMNS))
+        head = layout.table_head(layout.STEP_COLUMNS)
+        self._rows = layout.AppendedFile(path + ".steps", head, _MOST_ROWS_WAITING)
         self._sensors = layout.AppendedFile(
             path + ".sensors", layout.table_head(layout.PROCESS_COLUMNS)
         )
@@ -83,6 +85,10 @@ class Keeper:
         """Keep a row of the step log."""
         if self._rows is not None:
             self._rows.add(row)
+
+    def has_room(self):
+        """Return whether the log takes rows as they come: the disk keeps up with them."""
+        return self._rows is None or self._rows.has_room
 
     def loss(self, value):
         """Keep the last loss; say once in a while that it is not finite."""
@@ -149,6 +155,7 @@ class Keeper:
                     every_s = _SENSORS_SHARE * (now_s - began_s)
                     sensors_s = now_s + min(_SENSORS_MOST_S, max(_SENSORS_S, every_s))
                     self._sample()
+                    self.changed |= self._watch.log.overlapping.calls > 0
                 synced = now_s >= sync_s
                 if synced:
                     sync_s = now_s + _SYNC_S
@@ -217,6 +224,7 @@ class Keeper:
             "device": device.type if device.is_used() else "cpu",
             **(self._group or _group(torch)),
             **self._facts,
+            "overlapping": self._watch.log.overlapping.facts(),
         }
         try:
             write_json(os.path.join(self.folder, self.stem + ".json"), facts)

@@ -4,7 +4,7 @@
         run-<host>-<pid>.json         the command as it was started on one host (`recording.Start`)
         machine-<host>-<pid>.sensors  the machine and the program's process tree, some seconds apart
         <host>-<pid>-<unix s>.json    one process that trains (`recording.Process`); rewritten
-                         .steps       one row a step; from the millionth step on a row covers more
+                         .steps       one row a step, or for several brief or late ones
                          .sensors     the process itself, which is its heartbeat too
                          .events      one JSON object a line (`recording.Event`)
         traces/<...>-<step>.json.gz   a profiler window of a few steps
@@ -160,15 +160,22 @@ class AppendedFile:
         self._most = most_waiting
         self._file = -1
         self._inode = (0, 0)
-        self._end, self._size = 0, len(head)
+        self._end = 0
+        # Each is written by one thread only: who adds, and who flushes.
+        self._added_bytes, self._flushed_bytes = len(head), 0
         self.lost = 0  # pieces that were given up
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether less than half of what may wait does."""
+        return 2 * (self._added_bytes - self._flushed_bytes) < self._most
 
     def add(self, piece: bytes) -> None:
         """Append bytes at the next flush."""
-        if self._size + len(piece) > self._most:
+        if self._added_bytes - self._flushed_bytes + len(piece) > self._most:
             self.lost += 1
             return
-        self._size += len(piece)
+        self._added_bytes += len(piece)
         self._waiting.append(piece)
 
     def flush(self) -> bool:
@@ -189,7 +196,7 @@ class AppendedFile:
             self._waiting[:0] = [data]
             return False
         self._end += len(data)
-        self._size -= len(data)
+        self._flushed_bytes += len(data)
         return True
 
     def sync(self) -> None:

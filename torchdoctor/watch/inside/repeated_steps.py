@@ -2,7 +2,8 @@
 
 Nearly all steps of a training have the same events in the same order. Such a step needs new times
 and values only: its phases, and what the rule of steps learned from it, are those of the first.
-A sequence holds the boundary that begins the step, and not the one that ends it.
+A sequence holds the boundary that begins the step, and not the one that ends it. The value of a
+boundary is that of the step that it begins: it is taken in with the step before.
 
 The first one is kept if all of this holds:
 - it was taken in event by event, from one boundary up to the next;
@@ -37,6 +38,7 @@ class RepeatedSteps:
         """Keep a step: its phases, telling events, and how much the rule learned from it.
 
         `phases`: after the boundary that begins it, and after each event up to the one that ends
-        it. `telling`: (place in the sequence, code, ident) of each event whose value counts.
+        it. `telling`: (place, code, ident) of each event whose value counts, from the first one
+        after that boundary (place 1) up to the boundary that ends it.
         """
         self.by_sequence[sequence] = phases, telling, learned

@@ -1,7 +1,9 @@
-"""Writes steps that have ended as rows: one each, and from the millionth on one for several.
+"""Writes steps that have ended as rows: one each, or one for several, which holds their sums.
 
-A row of several steps holds their sums. A step that is much slower than its like, or was profiled,
-or passed without hooks, keeps a row of its own all the same.
+Steps share rows from the millionth on, and where they are brief: a disk need not keep up with a
+hundred thousand calls a second. One that is much slower than its like, or was profiled, or passed
+without hooks, keeps a row of its own all the same. While the rows that wait for the disk leave no
+room, all steps share one, so that none is lost.
 """
 
 from operator import add
@@ -10,24 +12,27 @@ from . import layout
 
 THINNED_FROM = 1_000_000  # steps
 STEPS_PER_DETAIL = 150_000  # from there on a row covers this part of all steps so far
+_BRIEF_NS = 100_000  # shorter steps share a row
+_SHORTEST_ROW_NS = 1_000_000  # that they share
 _LONGEST_ROW_NS = 8_000_000_000  # a kill loses no more than this
-_MOST_IN_ROW = 65_000  # what the column `steps` can hold
+_MOST_IN_ROW = 60_000  # the column `steps` holds 65,535, and the last ones may be a block of steps
 _SLOW = 4.0  # times as long as its like
-# At most a tenth of the thinned rows, but for the first few, are of one slow step each.
+# As many rows of several steps as there are at least for each row of one slow step; but for a few.
 _ROWS_PER_SLOW = 10
 _FIRST_ROWS = 100
 _APART = layout.PROBE_OFF | layout.PROFILED
 
 
 class StepRows:
-    """The row that is being filled; `on_row(bytes)` gets each that is full."""
+    """The row that is being filled; `on_row(bytes)` gets each that is full, if it `has_room()`."""
 
-    def __init__(self, on_row, now):
+    def __init__(self, on_row, has_room, now):
         self._on_row = on_row
+        self._has_room = has_room
         self._pack = layout.row_of(layout.STEP_COLUMNS).pack
         self.totals = 0, [0.0] * len(layout.PHASES)  # steps with hooks, seconds of their phases
-        self._thinned_rows = 0
-        self._slow_rows = 0  # of these
+        self._shared_rows = 0
+        self._slow_rows = 0
         self._usual_ns = 0  # of a step in the last row of several
         self.begin(now)
 
@@ -43,9 +48,9 @@ class StepRows:
     def add(self, step, now):
         """Add a step that ends now; `step` is the `StepUnderWay`, already with its number."""
         flags = step.flags
-        is_thinned = step.number > THINNED_FROM
-        is_alone = not is_thinned or flags & _APART
-        if not is_alone and self._is_slow(now - step.began_ns):
+        took_ns = now - step.began_ns
+        is_alone = (step.number <= THINNED_FROM and took_ns >= _BRIEF_NS) or flags & _APART
+        if not is_alone and self._is_slow(took_ns):
             is_alone = True
             flags |= layout.SLOW_STEP
         if is_alone and self._steps:
@@ -55,6 +60,9 @@ class StepRows:
         self._flags |= flags
         self._samples += step.samples
         self._elements += step.elements
+        if self._flags & layout.PROBE_OFF and self._steps > step.steps:
+            # There was no room for the row before: not all of this one passed without hooks.
+            self._flags = self._flags & ~layout.PROBE_OFF | layout.PROFILED
         if is_alone or self._is_full(step.number, now):
             entry = 0
             exchanged = 0
@@ -64,36 +72,40 @@ class StepRows:
             self._write(now, step.number, entry, exchanged)
 
     def write_rest(self, until_ns, last_step):
-        """Write the row as it is, if it holds a step."""
+        """Write the row as it is, if it holds a step: nothing more comes."""
         if self._steps:
-            self._write(until_ns, last_step)
+            self._write(until_ns, last_step, is_last=True)
 
     def _is_slow(self, took_ns):
-        """Return whether a step of the thinned part is to be kept by itself; counts it."""
+        """Return whether a step that may share a row is to be kept by itself; counts it."""
         if not self._usual_ns or took_ns < _SLOW * self._usual_ns:
             return False
-        if self._slow_rows * _ROWS_PER_SLOW > self._thinned_rows + _FIRST_ROWS:
+        if self._slow_rows * _ROWS_PER_SLOW > self._shared_rows + _FIRST_ROWS:
             return False
         self._slow_rows += 1
         return True
 
     def _is_full(self, step_number, now):
+        took_ns = now - self._began_ns
         steps_of_row = min(-(-step_number // STEPS_PER_DETAIL), _MOST_IN_ROW)
-        return self._steps >= steps_of_row or now - self._began_ns > _LONGEST_ROW_NS
+        is_of_enough = self._steps >= steps_of_row and took_ns >= _SHORTEST_ROW_NS
+        return is_of_enough or took_ns > _LONGEST_ROW_NS
 
-    def _write(self, until_ns, last_step, entry=0, exchanged=0):
-        """Write the row and begin the next one.
+    def _write(self, until_ns, last_step, entry=0, exchanged=0, is_last=False):
+        """Write the row and begin the next one; without room for it the row goes on.
 
         `entry`, `exchanged`: of the last step's exchange between ranks, as `layout.coded`.
         """
         steps = self._steps
+        if steps < _MOST_IN_ROW and not is_last and not self._has_room():
+            return
         phases_s = [spent_ns * 1e-9 for spent_ns in self._spent_ns]
         if not self._flags & layout.PROBE_OFF:
             counted, seconds = self.totals
             self.totals = counted + steps, [*map(add, seconds, phases_s)]
         row = self._pack(
             last_step,
-            min(steps, _MOST_IN_ROW),
+            min(steps, 65_535),
             self._flags,
             self._began_ns,
             *phases_s,
@@ -103,8 +115,7 @@ class StepRows:
             exchanged,
         )
         self._on_row(row)
-        if last_step > THINNED_FROM:
-            self._thinned_rows += 1
-            if steps > 1:
-                self._usual_ns = (until_ns - self._began_ns) / steps
+        if steps > 1:
+            self._shared_rows += 1
+            self._usual_ns = (until_ns - self._began_ns) / steps
         self.begin(until_ns)

@@ -76,10 +76,8 @@ class StepUnderWay:
         self.samples = 0.0
         self.elements = 0.0
         self.flags = 0
-        self.entry_ns = (
-            0  # when this rank was ready for the exchange between ranks; 0: there is none
-        )
-        self.exchanged_ns = 0  # and when that had ended
+        self.entry_ns = 0  # this rank was ready for the exchange between ranks; 0: there is none
+        self.exchanged_ns = 0  # and that had ended
         # Where the program is.
         self.last_ns = now  # up to here the time has been given to phases
         self.phase = layout.OTHER
@@ -108,6 +106,7 @@ class StepUnderWay:
 
     def begin_at(self, now):
         """Let the step begin here: what came before it belongs to no step."""
+        self._rows.write_rest(self.began_ns, self.number)
         self.last_ns = now
         self.began_ns = now
         self._rows.begin(now)
@@ -149,20 +148,29 @@ class StepUnderWay:
         return layout.OTHER
 
     def repeat(self, phases, telling, times, values):
-        """Take in a whole step that is as an earlier one, but for its times and values."""
+        """Take in a whole step that is as an earlier one, but for its times and values.
+
+        Times and values are of the boundary that began it, which was taken in with its value, of
+        each event after it, and of the boundary that ends it: with its value the next step begins.
+        """
         spent_ns = self.spent_ns
+        last = len(times) - 1
         for phase, began, ended in zip(phases, times, times[1:]):  # noqa: B905 (Python 3.9)
             spent_ns[phase] += ended - began
         for place, code, ident in telling:
-            self.phase = phases[place]
-            self._take_value(code, ident, times[place], values[place])
-        now = times[-1]
+            if place < last:
+                self.phase = phases[place]
+                self._take_value(code, ident, times[place], values[place])
+        now = times[last]
         self.last_ns = now
         self.phase_ns = now
         opened = self._open  # `end` may close all, but the state is the same as in the beginning
         self.end(now)
         self._open = opened
         self.phase = phases[-1]
+        if telling and telling[-1][0] == last:
+            _, code, ident = telling[-1]
+            self._take_value(code, ident, now, values[last])
 
     def end(self, now):
         """End the step: the next one begins here."""

@@ -1,21 +1,29 @@
 """Turns the hooks' events into rows of steps, while they come.
 
-1. A hook calls `StepLog.add`, which appends a row of numbers to a buffer and does nothing else.
-2. A few times a second, at a boundary of steps if one comes, `work` takes in what the buffer holds:
-   all at once, as that costs a fraction of each event by itself.
-3. Until it is decided what a step is, events are held (`_hold`) and given to the rule of `steps`.
-   Once it has decided, `_begin` takes in those of the thread that trains; other threads' are
-   dropped from then on.
-4. From then on `_take_all` goes from boundary to boundary. A step with the same events as an
-   earlier one is taken in at once (`repeated_steps`); others event by event (`_take`): the rule
-   says whether an event separates two steps, and `step_under_way` gives it the time and the value.
-5. A step that ends goes to `step_rows`, which writes it as a row, after a million with others.
+A hook notes an event (a fetch begins, a forward ends ...) as four numbers in a buffer: thread, what
+and of whom, time, value. A few times a second the buffer is taken in, all at once, as that costs a
+fraction of each event by itself. `steps.rule` says which events separate two steps: the boundaries.
+From one boundary to the next the time between events is given to phases, and samples are added up;
+at the next one the step has ended, and becomes a row of the log, or a part of one.
 
-The rule may decide anew at any event: `_found` tells that. What was taken for inference is begun
-again by `_learn` with the first event by which something is learned.
+    add, forward, exchanged, flag ...   what hooks call: an event into the buffer
+    work                                the buffer, taken in
+    _hold                               until it is decided what a step is: events are kept, and
+                                        given to the rule
+    _begin                              once it is: those that were kept are taken in
+    _take_all                           from then on: from boundary to boundary
+        RepeatedSteps                   a step with the same events as an earlier one, at once
+        _take_step, _take               any other one, event by event
+    StepUnderWay                        gives each event's time to a phase, and takes its value
+    StepRows                            gets each step that has ended, and writes rows
+
+Events of one thread count: that which trains, or calls the models; others' are dropped. Where
+several threads call them all count (`overlapping_calls`). The rule may decide anew at any event
+(`_found`). What was taken for inference is begun again with the first event by which something is
+learned (`_learn`).
 """
 
-from _thread import get_ident
+from _thread import RLock, get_ident
 from array import array
 from operator import itemgetter
 from time import perf_counter_ns
@@ -35,12 +43,13 @@ from .event_rows import (
     ROWS_BITS,
     pack,
 )
+from .overlapping_calls import ANY_THREAD, OverlappingCalls, are_of_several_threads
 from .repeated_steps import RepeatedSteps
 from .step_rows import StepRows
 from .step_under_way import TELLING, StepUnderWay
 
 _WORK_NS = 250_000_000  # from one look at what came to the next
-_PATIENCE_NS = 1_000_000_000  # for a boundary, which is the best moment for it
+_PATIENCE_NS = 1_000_000_000  # how long that waits for a boundary: a step is taken in as a whole
 _MOST_HELD = 20_000  # events, until it is decided what a step is
 _LEAN_NS = 5_000_000_000  # from then on what few events speak for counts, until it is decided
 _EVENTS = {  # of the rule; `inferring` has those of a program that infers
@@ -71,16 +80,16 @@ _ENDS_STEP = step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP  # other boundaries 
 _PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient within the loss: nothing is learned
 
 
-def _index(keys, key, start):
-    """Return where a key is again, or 0."""
+def _next_place(keys, key, since):
+    """Return where a key is again, from place `since` on; 0: nowhere."""
     try:
-        return keys.index(key, start)
+        return keys.index(key, since)
     except ValueError:
         return 0
 
 
 class StepLog:
-    """The steps of the thread that trains. `on_row(bytes)`, `on_event(t_ns, kind, ...)`.
+    """The steps of a training, or of the calls of models. `on_row(bytes)`, `on_event(t_ns, ...)`.
 
     It stands where the probe has its event log, whose codes it takes. `place_of(loader number)`
     says where a loader was made: those of one line are one. `wanted`: what separates steps by the
@@ -96,6 +105,7 @@ class StepLog:
         self.on_found = lambda kind, place, again: None
         self.on_learning = self.on_infers = lambda now: None  # until steps are found
         self.has_compiled = lambda: False  # whether torch.compile did since it was last asked
+        self.has_room = lambda: True  # whether a row may come, or is rather filled further
         self.restart(0)
 
     def restart(self, pid):
@@ -107,16 +117,18 @@ class StepLog:
         self._append = self._rows.frombytes
         self._boundary = array("q")  # the row of the last boundary, if nothing came after it
         self.due_ns = now  # when the next look at them is
+        self._working = RLock()  # of the thread that takes them in
         self._interrupted_ns = 0  # when the last copy or collection began
         # Steps.
-        self._step_rows = StepRows(self._on_row, now)
+        self._step_rows = StepRows(self._on_row, lambda: self.has_room(), now)
         self._repeats = RepeatedSteps()
         self._under_way = StepUnderWay(
             self._step_rows, self._repeats, self._place_of, self._on_event, now
         )
+        self.overlapping = OverlappingCalls()
         # What a step is.
         self._kinds = _EVENTS
-        self._thread = None  # that trains; None: not decided, or not any more
+        self._thread = None  # that trains; None: not decided, or not any more; or `ANY_THREAD`
         self._held = []  # (thread, code, ident, time, value) until then
         self._decision = None  # of the rule, that was told last
         self._bounding = step_log.BACKWARD_END  # the event at which it is best to work
@@ -151,7 +163,9 @@ class StepLog:
     def add(self, code, ident=0, value=0):
         """Take in an event that happens now; return its time (ns)."""
         now = perf_counter_ns()
-        self._append(pack(get_ident(), code, ident, now, value))
+        # Packed first: between getting `_append` and its call another thread would take the buffer.
+        row = pack(get_ident(), code, ident, now, value)
+        self._append(row)
         if now > self.due_ns and (code == self._bounding or now > self.due_ns + _PATIENCE_NS):
             # Until it is decided what a step is, each chance to decide it is taken.
             self.due_ns = now if self._thread is None else now + _WORK_NS
@@ -164,7 +178,8 @@ class StepLog:
             self._interrupted_ns = t_ns
         else:
             took_ns = t_ns - self._interrupted_ns
-            self._append(pack(get_ident(), code, 0, perf_counter_ns(), took_ns))
+            row = pack(get_ident(), code, 0, perf_counter_ns(), took_ns)
+            self._append(row)
 
     def forward(self, model, flags, elements=0, rows=0, is_new=False):
         """Take in that a forward begins, with its largest input if it trains."""
@@ -188,14 +203,18 @@ class StepLog:
 
     def flag(self, bit):
         """Let the step have a flag in which this moment turns out to lie."""
-        self._append(pack(get_ident(), FLAG, bit, perf_counter_ns(), 0))
+        row = pack(get_ident(), FLAG, bit, perf_counter_ns(), 0)
+        self._append(row)
 
     def flag_at_boundary(self, bit):
         """Let the step have a flag that has just begun; for functions of `at_boundary`."""
         self._under_way.flags |= bit
 
     def rested(self, steps, now, at_loader=False):
-        """Note that so many steps ended without hooks; a boundary follows, or a loader begins."""
+        """Note that so many steps ended without hooks, which become one row.
+
+        A boundary follows, or a loader begins.
+        """
         self.work()
         self._under_way.rested(steps, now)
         self._boundary = array("q")  # other steps came after it
@@ -208,64 +227,89 @@ class StepLog:
 
     @dynamo_frames.quietly
     def work(self):
-        """Take in what came since."""
+        """Take in what came since; another thread may be doing that."""
+        if self._rows and self._working.acquire(blocking=False):
+            try:
+                self._work()
+            finally:
+                self._working.release()
+
+    def _work(self):
         added = self._rows
-        if not added:
-            return
         # Another thread may append meanwhile: from here on to the next buffer.
         self._rows = array("q")
         self._append = self._rows.frombytes
         # The boundary that was taken in last comes first again: a step is known with both its ends.
-        start = 0 if self._boundary else None
+        boundary_at = 0 if self._boundary else None
         rows = self._boundary + added
         self._boundary = array("q")
-        if self._thread is not None:
-            rows = event_rows.of_thread(rows, self._thread)
-        if rows and self._take_all(rows, start):
+        if self._thread not in (None, ANY_THREAD):
+            of_thread = event_rows.of_thread(rows, self._thread)
+            if self.infers and len(of_thread) < len(rows) and self._is_called_elsewhere(rows):
+                self._follow_all_threads()
+            else:
+                rows = of_thread
+        if rows and self._take_all(rows, boundary_at):
             # The program is at a boundary right now, as nothing has happened since.
             self._boundary = rows[-event_rows.NUMBERS :]
             for function in self.at_boundary:
                 function(self._under_way.last_ns, self.step)
 
-    def _take_all(self, rows, start):
+    def _is_called_elsewhere(self, rows):
+        codes = rows[1 :: event_rows.NUMBERS].tolist()
+        threads = rows[:: event_rows.NUMBERS]
+        return are_of_several_threads(zip(threads, map(event_rows.code_of, codes)))  # noqa: B905
+
+    def _follow_all_threads(self):
+        """Let calls of all threads be steps: those of the first one are not all."""
+        self._thread = ANY_THREAD
+        self._follow(StepRule(self._wanted, self._decision._replace(thread=ANY_THREAD)))
+        self._decision = self._rule.decision
+
+    def _take_all(self, rows, boundary_at):
         """Take in rows; return whether the last one is a boundary.
 
-        `start`: 0 if the first one is a boundary that was taken in already, None if it is new.
+        `boundary_at`: where the boundary is that began the step under way and was taken in: 0, or
+        None if it is not among these rows.
         """
         events = event_rows.EventRows(rows)
         keys = events.keys
         key_bytes = events.key_bytes
         by_sequence = self._repeats.by_sequence
         has_compiled = self.has_compiled()
-        # While nothing was decided, rows of all threads are among these: no sequence is a step's.
-        is_of_one_thread = self._thread is not None
-        at = 0 if start is None else 1
+        # Where rows of all threads are among these no sequence is a step's.
+        is_of_one_thread = self._thread not in (None, ANY_THREAD)
+        at = 0 if boundary_at is None else 1  # the next event
         ends_step = False
         while at < len(keys):
-            if start is not None and not (has_compiled or self._rule.is_silent):
+            may_repeat = is_of_one_thread and not has_compiled and not self._rule.is_silent
+            if boundary_at is not None and may_repeat:
                 # It ends where the event comes again with which it began; if that does not come,
                 # the sequence is empty, and as no other.
-                end = _index(keys, keys[start], at)
-                pattern = by_sequence.get(key_bytes[KEY_BYTES * start : KEY_BYTES * end])
+                end = _next_place(keys, keys[boundary_at], at)
+                pattern = by_sequence.get(key_bytes[KEY_BYTES * boundary_at : KEY_BYTES * end])
                 if pattern is not None:
                     phases, telling, learned = pattern
                     self._rule.repeat(learned)
                     self._under_way.repeat(
-                        phases, telling, events.times[start : end + 1], events.values[start:end]
+                        phases,
+                        telling,
+                        events.times[boundary_at : end + 1],
+                        events.values[boundary_at : end + 1],
                     )
                     ends_step = True
-                    start = end
+                    boundary_at = end
                     at = end + 1
                     continue
-            at, ends_step = self._take_step(events, start, at, has_compiled)
-            start = at - 1 if ends_step and is_of_one_thread else None
+            at, ends_step = self._take_step(events, boundary_at, at, has_compiled)
+            boundary_at = at - 1 if ends_step and is_of_one_thread else None
         return ends_step and is_of_one_thread
 
-    def _take_step(self, events, start, first, has_compiled):
+    def _take_step(self, events, boundary_at, first, has_compiled):
         """Take in events one by one, from the first up to and with a boundary.
 
-        Returns the place after the last one, and whether that is a boundary. `start`: where the
-        step began with a boundary, right before the first; None: it did not.
+        Returns the place after the last one, and whether that is a boundary. `boundary_at`: where
+        the boundary is that began the step, right before the first; None: it is not among these.
         """
         under_way = self._under_way
         self._repeats.is_odd = False
@@ -282,23 +326,29 @@ class StepLog:
             thread, event = events.thread_and_event(at)
             if self._thread is None:
                 self._hold(thread, *event)
+            elif self._thread == ANY_THREAD:
+                ends_step = self._take_of_any(thread, *event)
             elif thread == self._thread:
                 ends_step = self._take(*event)
             phases.append(under_way.phase)
             at += 1
-        is_whole = ends_step and start is not None
+        is_whole = ends_step and boundary_at is not None
         if is_whole and self._repeats.may_keep() and under_way.state() == state:
             end = at - 1
-            telling = events.with_codes(TELLING, start, end)
+            telling = events.after(boundary_at, end, TELLING)
             learned = self._rule.learned - learned_before
-            self._repeats.keep(events.sequence(start, end), phases, telling, learned)
+            self._repeats.keep(events.sequence(boundary_at, end), phases, telling, learned)
         return at, ends_step
 
     def _hold(self, thread, code, ident, now, value):
-        """Keep an event until it is decided what a step is; it may decide that."""
+        """Keep an event until it is decided what a step is; it may decide that.
+
+        The older half is dropped where too many are kept: their steps get no row, but the rule has
+        counted them. After some seconds what few events speak for counts until it is decided.
+        """
         held = self._held
         if len(held) >= _MOST_HELD:
-            del held[: _MOST_HELD // 2]  # the rule has counted them
+            del held[: _MOST_HELD // 2]
         held.append((thread, code, ident, now, value))
         self._give(thread, code, ident, now)
         if code not in _LEARNED:
@@ -345,9 +395,11 @@ class StepLog:
         first_ns = held[0][3]
         self._under_way.begin_at(first_ns)
         self._under_way.phase_ns = first_ns
-        for thread, code, ident, now, value in held:
-            if thread == decision.thread:
-                self._take(code, ident, now, value)
+        for thread, *event in held:
+            if decision.thread == ANY_THREAD:
+                self._take_of_any(thread, *event)
+            elif thread == decision.thread:
+                self._take(*event)
 
     def _found(self, decision, again):
         """Note what separates steps; `again`: something else did before."""
@@ -360,8 +412,15 @@ class StepLog:
         self._decision = decision
         self._under_way.kind = kind
         self._under_way.place = place
+        self.overlapping.follow(kind, place)
         self._repeats.forget()
         self.on_found(kind, place, again)
+
+    def _take_of_any(self, thread, code, ident, now, value):
+        """Take in an event of a program whose calls come from several threads, as `_take`."""
+        self.overlapping.take(thread, code, ident, now)
+        # Threads note their events in nearly but not always the order of time.
+        return self._take(code, ident, max(now, self._under_way.last_ns), value)
 
     def _take(self, code, ident, now, value):
         """Take in an event of the thread that trains; return whether it ends a step."""
@@ -393,17 +452,18 @@ class StepLog:
 
         `is_last`: nothing follows.
         """
-        self.work()
-        if self._thread is not None or self._rule.leaning() is not None or not self._held:
+        with self._working:
+            self.work()
+            if self._thread is not None or self._rule.leaning() is not None or not self._held:
+                return self.infers
+            decided = inferring.decided(self._held, self._wanted, self._source, is_last)
+            if decided is not None:
+                last_ns = self._held[-1][3]
+                self.on_infers(last_ns)
+                decision, self._kinds = decided
+                self._under_way.infers = True
+                self._begin(decision, provisional=False)
             return self.infers
-        decided = inferring.decided(self._held, self._wanted, self._source, is_last)
-        if decided is not None:
-            last_ns = self._held[-1][3]
-            self.on_infers(last_ns)
-            decision, self._kinds = decided
-            self._under_way.infers = True
-            self._begin(decision, provisional=False)
-        return self.infers
 
     def _learn(self, *event):
         """Begin anew with an event by which something is learned: it was an evaluation."""
@@ -421,14 +481,15 @@ class StepLog:
 
     def settle(self):
         """Take in what came, and the steps that it speaks for: nothing may follow to decide it."""
-        self.work()
-        if self._thread is not None:
-            return
-        leaning = self._rule.leaning()
-        if leaning is None:
-            self.infer(is_last=True)
-        elif leaning.is_sure:
-            self._begin(leaning, provisional=True)
+        with self._working:
+            self.work()
+            if self._thread is not None:
+                return
+            leaning = self._rule.leaning()
+            if leaning is None:
+                self.infer(is_last=True)
+            elif leaning.is_sure:
+                self._begin(leaning, provisional=True)
 
     def end(self):
         """End the last step with its last event, as no boundary follows; write its row."""
