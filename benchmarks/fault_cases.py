@@ -20,10 +20,14 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tests"))
+
+from light_torch import LIGHT  # noqa: E402
+
 TRAINING = """\
 import os, sys, time
 import torch
-{before}
+{light}{before}
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -86,7 +90,7 @@ class Case:
         self, before: str = "", each: str = "pass", zero: str = "", name: str = "train.py"
     ) -> None:
         """Write the training, with code before it and in each step."""
-        text = TRAINING.format(before=before, each=each, zero=zero)
+        text = TRAINING.format(light=LIGHT, before=before, each=each, zero=zero)
         (self.folder / name).write_text(text, encoding="utf-8")
 
     def start(self, *arguments: str, **more: object) -> subprocess.Popen[str]:

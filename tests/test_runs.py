@@ -12,6 +12,7 @@ from pathlib import Path
 import commands
 import pytest
 from left_behind import left_in
+from light_torch import LIGHT
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -21,9 +22,6 @@ STEP = """
     optimizer.step()
     optimizer.zero_grad()
 """
-# The import of torch._dynamo is a third of a short launch: an optimizer imports it, and a profiler,
-# which asks torch for this part.
-LIGHT = "torch._lazy_modules.discard('_inductor')\n"
 STEP_BY_HAND = """
     loss = (model(x) - 1).square().mean()
     loss.backward()
@@ -67,14 +65,14 @@ DIAGNOSE = ("--no-fixes", "--budget", "5m", "--output", "out")
 
 def test_torchrun_with_a_rank_that_others_wait_for(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import time, torch, torch.distributed as dist\n"
+        f"import os, time, torch, torch.distributed as dist\n{LIGHT}"
         "dist.init_process_group('gloo')\n"
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
         "def prepare(i):\n"
         "    time.sleep(0.002 + 0.05 * dist.get_rank())\n"
         "    return torch.randn(4, 8)\n"
-        "for x in map(prepare, range(100000)):\n" + STEP
+        f"for x in map(prepare, {STEPS}):\n" + STEP
     )
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29517"]
     result = run(tmp_path, *DIAGNOSE, "--", sys.executable, *torchrun, "train.py")

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from light_torch import LIGHT
+
 from torchdoctor.bench.block_plan import TurnBlocks
 from torchdoctor.bench.engine import PairTask, PairTimings
 from torchdoctor.bench.failures import Lost
@@ -20,10 +22,9 @@ from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import Window
 from torchdoctor.schema import Boundary, Workload
 
-# An optimizer of torch's costs each launch a second: it imports torch._dynamo.
-SCRIPT = """
+SCRIPT = f"""
 import os, time, torch
-
+{LIGHT}
 weight = torch.zeros(4, requires_grad=True)
 while True:
     time.sleep(float(os.environ.get("STEP_S", "0.02")))
@@ -32,9 +33,9 @@ while True:
     weight.grad = None
 """
 # A loader's worker fetches while the program sleeps: fetching takes most of each step.
-LOADING = """
+LOADING = f"""
 import time, torch
-
+{LIGHT}
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
         return 1000000

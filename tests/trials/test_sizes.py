@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from light_torch import LIGHT
 from partial_recordings import recording
 from simulated_program import Simulated, try_all
 
@@ -131,10 +132,10 @@ def test_it_takes_no_more_than_its_part_of_the_budget() -> None:
 
 
 # The program limits its own address space, as a shell's `ulimit -v` or a batch system would.
-SCRIPT = """
+SCRIPT = f"""
 import resource, time
 import torch
-torch.set_num_threads(1)
+{LIGHT}torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Linear(64, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

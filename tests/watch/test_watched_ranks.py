@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from light_torch import LIGHT
 from test_watch_fidelity import ended
 
 from torchdoctor.watch.ranks import ranks_of
 
-TRAIN = """
+TRAIN = f"""
 import os, sys, time
 import torch, torch.distributed as dist, torch.multiprocessing as mp
-
+{LIGHT}
 class Data(torch.utils.data.Dataset):
     def __len__(self):
         return 240
