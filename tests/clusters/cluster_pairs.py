@@ -76,13 +76,13 @@ def program(folder: Path, text: str = SCRIPT) -> Workload:
 
 
 def slower_by_a_commit(folder: Path) -> None:
-    """A repository whose working tree takes twice as long for each step as its commit."""
+    """A repository whose working tree takes four times as long for each step as its commit."""
     (folder / "train.py").write_text(PACED)
     (folder / "pace.py").write_text("STEP_S = 0.02\n")
     git = ["git", "-c", "user.name=me", "-c", "user.email=me@here"]
     for words in (["init", "-q"], ["add", "train.py", "pace.py"], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], cwd=folder, check=True)
-    (folder / "pace.py").write_text("STEP_S = 0.04\n")
+    (folder / "pace.py").write_text("STEP_S = 0.08\n")
 
 
 def gate_of_two_nodes(folder: Path, on: str, environment: Mapping[str, str]) -> list[str]:
@@ -143,4 +143,4 @@ def wait_for(ready: Any, seconds: float = 180.0) -> None:
     given_up = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < given_up, "it never came to that"
-        time.sleep(0.05)
+        time.sleep(0.3)  # squeue and a look at all processes take a while themselves
