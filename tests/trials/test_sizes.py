@@ -160,7 +160,7 @@ def test_a_size_that_does_not_fit_into_memory_ends_its_launch_and_says_so(tmp_pa
     script.write_text(SCRIPT)
     workload = workload_of([str(script)], cwd=str(tmp_path))
     sandbox = Sandbox.choose("auto", tmp_path, workload)
-    recorder = Recorder(workload, tmp_path / "run", sandbox, 0, None, 300.0)
+    recorder = Recorder(workload, tmp_path / "run", sandbox, 0, None, 300.0, forks=True)
     window = Window(warmup_steps=2, measure_steps=5, max_window_s=10.0)
     try:
         pace = Pace.of(recorder.observe(None, 1.0, 6.0))
@@ -168,7 +168,7 @@ def test_a_size_that_does_not_fit_into_memory_ends_its_launch_and_says_so(tmp_pa
         ended = {}
         for size in (16, 256):
             larger = FixFile("larger-batch", Path(FIX.file), {"batch_size": size})
-            arm = LaunchSpec(name="size", fixes=(larger,))
+            arm = LaunchSpec(name="size", fixes=(larger,), forked=True)
             ended[size] = launches.alone(arm, 300.0).ended
     finally:
         recorder.close()

@@ -62,7 +62,7 @@ def launched(
     script.write_text(text.replace("CRASH", crash))
     workload = workload_of([str(script)], cwd=str(folder))
     sandbox = Sandbox.choose("auto", folder, workload)
-    recorder = Recorder(workload, folder / "run", sandbox, 0, None, 240.0)
+    recorder = Recorder(workload, folder / "run", sandbox, 0, None, 240.0, forks=True)
     try:
         seen = recorder.observe(None, 2.0, 20.0)
         window = Window(warmup_steps=8, measure_steps=30, max_window_s=5.0)
