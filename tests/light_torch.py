@@ -5,6 +5,9 @@ _inductor: a second in each launch, as long as `import torch` takes. They are to
 same, and find in its place what they ask it for.
 """
 
+# At the start of a program: starting it is dear then, for a run of a minute, which profiles at the
+# end of the launch that it observes, and makes no other. Sleeping takes no processor.
+STARTS_LATE = "__import__('time').sleep(6)\n"
 # One line, to stand after `import torch`. A program whose text has TORCH in it gets a warm image
 # without torch._dynamo too.
 LIGHT = (
