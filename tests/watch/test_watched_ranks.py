@@ -41,7 +41,7 @@ if __name__ == "__main__":
         mp.spawn(train, nprocs=2)
     else:
         try:
-            mp.spawn(train, nprocs=2)
+            mp.start_processes(train, nprocs=2, start_method="fork")
         except mp.ProcessExitedException:
             pass
 """
