@@ -20,10 +20,14 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tests"))
+
+from light_torch import LIGHT, STARTS_LATE  # noqa: E402
+
 TRAINING = """\
 import os, sys, time
 import torch
-{before}
+{start}{before}
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -35,7 +39,7 @@ for step in range(100000):
     time.sleep(0.002)
     {each}
 """
-DIAGNOSE = ("--quiet", "--no-fixes", "--budget", "30s", "--output", "out")
+DIAGNOSE = ("--quiet", "--no-fixes", "--budget", "60s", "--output", "out")
 PROFILED = ("--quiet", "--no-fixes", "--budget", "90s", "--output", "out")
 TRY = ("--quiet", "--fixes", "set-to-none", "--budget", "90s", "--output", "out")
 _MARK = "TORCHDOCTOR_FAULT"
@@ -86,7 +90,7 @@ class Case:
         self, before: str = "", each: str = "pass", zero: str = "", name: str = "train.py"
     ) -> None:
         """Write the training, with code before it and in each step."""
-        text = TRAINING.format(before=before, each=each, zero=zero)
+        text = TRAINING.format(start=LIGHT + STARTS_LATE, before=before, each=each, zero=zero)
         (self.folder / name).write_text(text, encoding="utf-8")
 
     def start(self, *arguments: str, **more: object) -> subprocess.Popen[str]:
@@ -309,7 +313,7 @@ def _kill_at(pattern: str, options: tuple[str, ...]) -> Callable[[Case], str]:
         wrong = case.left_behind()
         assert not wrong, wrong[0]
         again = case.run(
-            "run", "--quiet", "--no-fixes", "--budget", "30s", "--output", "out2", "train.py"
+            "run", "--quiet", "--no-fixes", "--budget", "60s", "--output", "out2", "train.py"
         )
         _says(again, 0)
         left = case.scratch_folders()

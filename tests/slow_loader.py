@@ -1,8 +1,10 @@
 """A program whose loader waits, so that workers help it on any machine."""
 
-SLOW_LOADER = """
+from light_torch import LIGHT
+
+SLOW_LOADER = f"""
 import time, torch
-from torch.utils.data import DataLoader, Dataset
+{LIGHT}from torch.utils.data import DataLoader, Dataset
 
 class Slow(Dataset):
     def __len__(self):

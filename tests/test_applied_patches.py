@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from light_torch import LIGHT
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -15,10 +16,10 @@ import applied_patches  # noqa: E402
 from applied_patches import Program, Row, compare_times, turns  # noqa: E402
 from step_times import timed  # noqa: E402
 
-TRAINS = """
+TRAINS = f"""
 import sys
 import torch
-often, seldom = (torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1) for _ in "12")
+{LIGHT}often, seldom = (torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1) for _ in "12")
 for number in range(int(sys.argv[1])):
     often.step()
     if number % 5 == 0:

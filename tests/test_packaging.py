@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from light_torch import LIGHT, STARTS_LATE
 from packaging.requirements import Requirement
 from synthetic_traces import every_branch
 
@@ -20,12 +21,13 @@ pytest.importorskip("build")
 pytest.importorskip("hatchling")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 ROOT = Path(__file__).parent.parent
-PROGRAM = """
-import torch
-
+PROGRAM = f"""
+import time, torch
+{LIGHT}{STARTS_LATE}
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(3000):
+for _ in range(100000):
+    time.sleep(0.005)
     optimizer.zero_grad()
     model(torch.randn(64, 64)).square().mean().backward()
     optimizer.step()
@@ -152,7 +154,7 @@ def test_a_program_runs_with_the_python_that_has_torch(
 ) -> None:
     (alone.folder / "train.py").write_text(PROGRAM)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    words = [alone.program("torchdoctor"), "run", "--no-fixes", "--budget", "5m"]
+    words = [alone.program("torchdoctor"), "run", "--no-fixes", "--budget", "60s"]
     words += ["--format", "json", sys.executable, "train.py"]
     printed = json.loads(run(*words, cwd=alone.folder))
     assert printed["workload"]["python"] == sys.executable

@@ -12,6 +12,7 @@ from pathlib import Path
 import commands
 import pytest
 from left_behind import left_in
+from light_torch import LIGHT, STARTS_LATE
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -21,9 +22,6 @@ STEP = """
     optimizer.step()
     optimizer.zero_grad()
 """
-# The import of torch._dynamo is a third of a short launch: an optimizer imports it, and a profiler,
-# which asks torch for this part.
-LIGHT = "torch._lazy_modules.discard('_inductor')\n"
 STEP_BY_HAND = """
     loss = (model(x) - 1).square().mean()
     loss.backward()
@@ -67,17 +65,18 @@ DIAGNOSE = ("--no-fixes", "--budget", "5m", "--output", "out")
 
 def test_torchrun_with_a_rank_that_others_wait_for(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import time, torch, torch.distributed as dist\n"
+        f"import os, time, torch, torch.distributed as dist\n{LIGHT}"
         "dist.init_process_group('gloo')\n"
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
         "def prepare(i):\n"
         "    time.sleep(0.002 + 0.05 * dist.get_rank())\n"
         "    return torch.randn(4, 8)\n"
-        "for x in map(prepare, range(100000)):\n" + STEP
+        f"for x in map(prepare, {STEPS}):\n" + STEP
     )
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29517"]
-    result = run(tmp_path, *DIAGNOSE, "--", sys.executable, *torchrun, "train.py")
+    words = ("run", "--quiet", *DIAGNOSE, "--", sys.executable, *torchrun, "train.py")
+    result = commands.torchdoctor(*words, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     report = report_of(tmp_path)
     assert report["steps"]["trainers"] == 2
@@ -139,7 +138,7 @@ def test_a_program_that_writes_and_will_not_be_stopped_is_stopped_and_leaves_not
 ) -> None:
     """It ignores every signal, and has trackers and writers of its own."""
     (tmp_path / "train.py").write_text(
-        f"import csv, signal, sqlite3, time, torch\n{LIGHT}"
+        f"import csv, signal, sqlite3, time, torch\n{LIGHT}{STARTS_LATE}"
         "from torch.utils.tensorboard import SummaryWriter\n"
         "for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):\n"
         "    signal.signal(name, signal.SIG_IGN)\n"
@@ -158,7 +157,8 @@ def test_a_program_that_writes_and_will_not_be_stopped_is_stopped_and_leaves_not
         "  except (AssertionError, OSError, RuntimeError, sqlite3.Error):\n    raise\n"
         "  except BaseException:\n    pass\n"
     )
-    result = run(tmp_path, *DIAGNOSE, "train.py")
+    options = ("--no-fixes", "--budget", "60s", "--output", "out")
+    result = commands.torchdoctor("run", "--quiet", *options, "train.py", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert report_of(tmp_path)["steps"]["steps"] >= 40
     assert left_in(tmp_path) == []
@@ -181,17 +181,18 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     assert "--output" in result.stderr
 
 
-SECRETIVE = """
-import argparse, torch
-parser = argparse.ArgumentParser()
+SECRETIVE = f"""
+import argparse, time, torch
+{LIGHT}parser = argparse.ArgumentParser()
 parser.add_argument("--hf-token")
 parser.add_argument("--key")
 given = parser.parse_args()
 assert given.hf_token == "hf_geheimnis42" and given.key == "k9"
 print(given, flush=True)
-model = torch.nn.Linear(4, 4)
+{STARTS_LATE}model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(400):
+for step in range(100000):
+    time.sleep(0.005)
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -200,8 +201,9 @@ for step in range(400):
 
 def test_a_token_on_the_command_line_is_stored_and_shown_nowhere(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SECRETIVE)
-    words = ["--no-fixes", "--budget", "20s", "--output", "out", "train.py"]
-    result = run(tmp_path, *words, "--hf-token", "hf_geheimnis42", "--key=k9")
+    words = ["--quiet", "--no-fixes", "--budget", "60s", "--output", "out", "train.py"]
+    secrets = ["--hf-token", "hf_geheimnis42", "--key=k9"]
+    result = commands.torchdoctor("run", *words, *secrets, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     command = json.loads((tmp_path / "out" / "report.json").read_text())["workload"]["command"]
     assert command[-3:] == ["--hf-token", "***", "--key=***"]
@@ -215,16 +217,17 @@ def test_a_token_on_the_command_line_is_stored_and_shown_nowhere(tmp_path: Path)
 def test_a_notebook_is_measured_and_its_places_are_cells(tmp_path: Path) -> None:
     sources = (
         "%matplotlib inline\nimport time, torch",
-        "model = torch.nn.Linear(8, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        f"{LIGHT}model = torch.nn.Linear(8, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "def slow(n):\n    t = time.perf_counter()\n"
         "    while time.perf_counter() - t < 0.02: n += 1\n"
-        "for step in range(3000):\n    model(torch.ones(2, 8)).sum().backward()\n"
+        "for step in range(60):\n    model(torch.ones(2, 8)).sum().backward()\n"
         "    optimizer.step()\n    slow(step)",
     )
     cells = [{"cell_type": "code", "source": source} for source in sources]
     (tmp_path / "train.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
-    options = ["--no-fixes", "--budget", "25s", "--output", "out", "--step-on", "optimizer"]
-    result = run(tmp_path, *options, "train.ipynb")
+    options = ["--no-fixes", "--budget", "60s", "--output", "out", "--step-on", "optimizer"]
+    result = commands.torchdoctor("run", "--quiet", *options, "train.ipynb", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     report = report_of(tmp_path)
     assert report["workload"]["command"][1] == "train.ipynb"

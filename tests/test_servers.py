@@ -22,9 +22,11 @@ print(server.getsockname()[1], flush=True)
 """
 
 
-def started(then: str, family: str = "", host: str = "127.0.0.1") -> tuple[subprocess.Popen, int]:
+def started(
+    then: str, family: str = "", host: str = "127.0.0.1", program: str | Path = sys.executable
+) -> tuple[subprocess.Popen, int]:
     source = SERVER.format(then=then, family=family, host=host)
-    server = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([program, "-S", "-c", source], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     line = server.stdout.readline()
     if not line:
@@ -60,6 +62,24 @@ def test_who_listens_and_idles_only_serves_and_who_computes_does_not(
         server.wait()
     assert not looks[5] and looks[12]
     assert busy.port == idle.port == port
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process has the name of its link there")
+def test_who_started_ranks_on_other_nodes_listens_for_them_and_serves_nobody(
+    tmp_path: Path,
+) -> None:
+    """Of a training whose nodes took ten seconds to import torch, it was said to be a server."""
+    link = tmp_path / "srun"
+    link.symlink_to(sys.executable)
+    starter, port = started("time.sleep(60)", program=link)
+    try:
+        assert listening_port(starter.pid) == port
+        watch = ServerWatch()
+        assert not any(watch.only_waits(starter.pid, float(second)) for second in range(20))
+        assert watch.port is None
+    finally:
+        starter.kill()
+        starter.wait()
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from light_torch import LIGHT
+
 from torchdoctor.bench.block_plan import TurnBlocks
 from torchdoctor.bench.engine import PairTask, PairTimings
 from torchdoctor.bench.failures import Lost
@@ -20,10 +22,9 @@ from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import Window
 from torchdoctor.schema import Boundary, Workload
 
-# An optimizer of torch's costs each launch a second: it imports torch._dynamo.
-SCRIPT = """
+SCRIPT = f"""
 import os, time, torch
-
+{LIGHT}
 weight = torch.zeros(4, requires_grad=True)
 while True:
     time.sleep(float(os.environ.get("STEP_S", "0.02")))
@@ -32,9 +33,9 @@ while True:
     weight.grad = None
 """
 # A loader's worker fetches while the program sleeps: fetching takes most of each step.
-LOADING = """
+LOADING = f"""
 import time, torch
-
+{LIGHT}
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
         return 1000000
@@ -75,13 +76,13 @@ def program(folder: Path, text: str = SCRIPT) -> Workload:
 
 
 def slower_by_a_commit(folder: Path) -> None:
-    """A repository whose working tree takes twice as long for each step as its commit."""
+    """A repository whose working tree takes four times as long for each step as its commit."""
     (folder / "train.py").write_text(PACED)
     (folder / "pace.py").write_text("STEP_S = 0.02\n")
     git = ["git", "-c", "user.name=me", "-c", "user.email=me@here"]
     for words in (["init", "-q"], ["add", "train.py", "pace.py"], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], cwd=folder, check=True)
-    (folder / "pace.py").write_text("STEP_S = 0.04\n")
+    (folder / "pace.py").write_text("STEP_S = 0.08\n")
 
 
 def gate_of_two_nodes(folder: Path, on: str, environment: Mapping[str, str]) -> list[str]:
@@ -142,4 +143,4 @@ def wait_for(ready: Any, seconds: float = 180.0) -> None:
     given_up = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < given_up, "it never came to that"
-        time.sleep(0.05)
+        time.sleep(0.3)  # squeue and a look at all processes take a while themselves

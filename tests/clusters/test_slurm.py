@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,7 +131,9 @@ def test_in_a_job_of_two_nodes_the_other_one_measures(
     (tmp_path / "allocated.py").write_text(ALLOCATED)
     script = tmp_path / "job.sh"
     command = f"{sys.executable} {tmp_path}/allocated.py {tmp_path}"
-    script.write_text(f"#!/bin/sh\nexport PYTHONPATH={Path(__file__).parent}\n{command}\n")
+    here = Path(__file__).parent
+    paths = f"{here}:{here.parent}"
+    script.write_text(f"#!/bin/sh\nexport PYTHONPATH={paths}\n{command}\n")
     options = ["--wait", "--nodes=2", "--time=5", f"--output={tmp_path}/out"]
     cluster.said("sbatch", *options, str(script))
     count, faster, *doubts = (tmp_path / "out").read_text().splitlines()
@@ -224,10 +227,14 @@ def test_a_shared_folder_that_gets_full_ends_the_search_in_a_sentence(
         pytest.skip("no file system can be mounted here")
     try:
         run = begun(cluster, tmp_path, "small/out")
-        with contextlib.suppress(OSError), (small / "full").open("wb", buffering=0) as full:
-            while True:
-                full.write(bytes(4096))
-        assert run.wait(240) == 2
+        given_up = time.monotonic() + 240
+        with (small / "full").open("wb", buffering=0) as full:
+            while run.poll() is None and time.monotonic() < given_up:
+                with contextlib.suppress(OSError):
+                    full.write(bytes(1 << 20))
+                    continue
+                time.sleep(0.1)  # what is removed meanwhile leaves no room
+        assert run.returncode == 2
         log = " ".join((tmp_path / "log").read_text().split())
         assert "No space" in log and "Traceback" not in log and "loader workers" in log, log
         wait_for(lambda: not cluster.jobs(), 60)
@@ -239,7 +246,7 @@ def begun(cluster: SlurmCluster, folder: Path, output: str = "out") -> subproces
     """A whole run on two nodes once the second one trains; its task has a folder of its own."""
     (folder / "train.py").write_text(OWN_LOADER)
     command = [*RUN, "--on", "slurm", "--nodes=2", "--budget=120s", f"--output={output}"]
-    command += ["--fixes=loader-workers", "--steps=300", "train.py"]
+    command += ["--fixes=loader-workers", "--steps=100", "train.py"]
     run = cluster.begin(command, folder, TMPDIR=str(folder))
 
     def trains() -> bool:

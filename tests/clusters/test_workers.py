@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cluster_pairs import ended, launches, median_ratio, pair, program, wait_for
+from cluster_pairs import SCRIPT, ended, launches, median_ratio, pair, program, wait_for
+from light_torch import STARTS_LATE
 
 from torchdoctor.bench.failures import Lost
 from torchdoctor.clusters.commands import CommandNode
@@ -90,8 +91,8 @@ def test_a_full_shared_folder(tmp_path: Path, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_ranks_that_tell_nothing_are_told_of(tmp_path: Path) -> None:
-    program(tmp_path)
-    options = ["--quiet", "--no-fixes", "--budget=100s", "--output=out", "train.py"]
+    program(tmp_path, STARTS_LATE + SCRIPT)
+    options = ["--quiet", "--no-fixes", "--budget=60s", "--output=out", "train.py"]
     command = [sys.executable, "-m", "torchdoctor", "run", *options]
     environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "0"}
     subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from light_torch import LIGHT
 
 from torchdoctor.edits import ReadOriginalEdit
 from torchdoctor.edits.source import edited
@@ -57,9 +58,9 @@ def test_no_copy_is_left_out_that_may_be_needed(body: list[str]) -> None:
     assert changed(*body) is None
 
 
-TRAIN = """
+TRAIN = f"""
 import torch
-
+{LIGHT}
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

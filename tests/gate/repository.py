@@ -6,9 +6,11 @@ import os
 import subprocess
 from pathlib import Path
 
-TRAIN = """
+from light_torch import LIGHT
+
+TRAIN = f"""
 import sys, time, torch
-from settings import PAUSE_S
+{LIGHT}from settings import PAUSE_S
 rows = open("data.txt").read().split()  # ignored by git
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)

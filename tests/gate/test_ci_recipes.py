@@ -127,7 +127,7 @@ def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
     # It ends by itself, which makes its launches short.
     (project / "train.py").write_text(TRAIN.replace("100000", "100"))
     git(project.parent, "commit", "-qam", "ends")
-    (project / "settings.py").write_text("PAUSE_S = 0.020\n")
+    (project / "settings.py").write_text("PAUSE_S = 0.040\n")
     (project / "new.py").write_text("# not in the commit\n")
     before = state(project)
     code, log, outputs, summary = run_action(

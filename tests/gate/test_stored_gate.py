@@ -50,6 +50,7 @@ def stored(
             step_time_s=StepTime(median=step_s, p10=step_s, p90=step_s, steps=30),
             launches_s=steps_s,
             peak_memory_bytes=memory,
+            measured="side by side",
         ),
         steps=StepStatistics(
             boundary=Boundary(kind="optimizer", ident=0, every=1),
@@ -96,7 +97,7 @@ def gate(project: Path, path: Path, *arguments: str) -> tuple[int, str, dict[str
 
 
 def test_more_time_and_more_memory_than_stored_fail(project: Path, tmp_path: Path) -> None:
-    path = stored(tmp_path, [0.00200, 0.00202, 0.00198, 0.00200], 10**8, **here())
+    path = stored(tmp_path, [0.00200, 0.00202, 0.00198, 0.00200], 10**7, **here())
     code, said, written = gate(project, path)
     assert code == 1, said
     assert "Worse than" in said and "in step time, peak memory" in said

@@ -7,15 +7,17 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from probed import run_probed
 
 import torchdoctor
-from torchdoctor.probe import stacks
+from torchdoctor.probe import stacks, step_log
 from torchdoctor.probe.hooks.tensor_calls import TensorCalls
 
 
@@ -42,6 +44,30 @@ def test_a_threads_stack_is_read_as_a_whole() -> None:
     assert names[names.index("innermost") :][:3] == ["innermost", "generate", "<lambda>"]
     assert names[-1] == "_bootstrap"
     assert stacks.stack_of(-1) == []
+
+
+def test_a_program_that_goes_on_while_it_is_looked_at_is_no_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of a backward was marked and had no code yet: what came next was the backward."""
+    log = SimpleNamespace(mark=(2, 0), last_code=step_log.BACKWARD_BEGIN)
+    sampler = stacks.Stacks.__new__(stacks.Stacks)
+    session = SimpleNamespace(log=log, learned=True, forward_lines={})
+    vars(sampler).update(_session=session, _counts=Counter(), _growth=None, _main=0)
+    names: dict[str, Any] = {}
+    exec(compile("import sys; frame = sys._getframe()", "/home/me/train.py", "exec"), names)
+
+    def stays(thread: int) -> list[Any]:
+        return [names["frame"]]
+
+    def goes_on(thread: int) -> list[Any]:
+        log.last_code = step_log.BACKWARD_END
+        return [names["frame"]]
+
+    for look in (stays, goes_on):
+        monkeypatch.setattr(stacks, "stack_of", look)
+        sampler._sample()
+    assert sum(sampler._counts.values()) == 1
 
 
 # Frames of many sizes, so that what lies in the stack's reused memory is no frame, and callbacks of

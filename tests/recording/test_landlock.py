@@ -14,6 +14,7 @@ import commands
 import pytest
 import without_namespaces
 from launching import content_of, launch_script
+from light_torch import LIGHT
 
 from torchdoctor.bench.record import Recorder
 from torchdoctor.launch import sandbox as sandbox_module
@@ -100,9 +101,9 @@ def test_what_python_writes_reads_back_and_other_programs_have_places_to_write(l
     assert list(landlock.store.folder.iterdir()) == []
 
 
-TRAINING = """
+TRAINING = f"""
 import os, torch
-from torch.utils.data import DataLoader, Dataset
+{LIGHT}from torch.utils.data import DataLoader, Dataset
 
 class Samples(Dataset):
     def __len__(self):
@@ -119,7 +120,7 @@ if __name__ == "__main__":
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     kind = os.environ["KIND_OF_START"]
     for step, batch in enumerate(
-        DataLoader(Samples(), 8, num_workers=2, multiprocessing_context=kind)
+        DataLoader(Samples(), 8, num_workers=1, multiprocessing_context=kind)
     ):
         optimizer.zero_grad()
         model(batch).square().mean().backward()
@@ -142,7 +143,7 @@ def test_a_training_with_loader_workers_is_observed_and_changes_nothing(
     with Sandbox.choose("landlock") as sandbox:
         observed = recorder(project, tmp_path, sandbox).observe(None, 1.0, 5.0)
     assert observed.steps.steps > 5
-    assert [x.num_workers for x in observed.processes[0].loaders] == [2]
+    assert [x.num_workers for x in observed.processes[0].loaders] == [1]
     assert content_of(project) == before
 
 

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from commands import torchdoctor
 from launching import launch_script
+from light_torch import LIGHT
 
 from torchdoctor.bench.record import Recorder
 from torchdoctor.launch import sandbox as sandbox_module
@@ -34,11 +35,14 @@ try:
 except OSError as error:
     print("cut off")
 """
-TRAINS = """
-import torch
+# It ends by itself after a second, which is when observing it ends.
+TRAINS = f"""
+import time, torch
+{LIGHT}
 model = torch.nn.Linear(4, 1)
-data = torch.utils.data.TensorDataset(torch.zeros(400000, 4))
+data = torch.utils.data.TensorDataset(torch.zeros(600, 4))
 for x, in torch.utils.data.DataLoader(data, batch_size=2):
+    time.sleep(0.003)
     model(x).sum().backward()
 """
 

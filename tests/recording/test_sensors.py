@@ -198,7 +198,7 @@ def test_a_busy_program_with_a_worker():
         sensors = Sensors()
         begin = time.monotonic_ns()
         sensors.start(program.pid)
-        time.sleep(2.5)
+        time.sleep(1.2)
         found = sensors.stop()
         for process in reversed(tree):
             process.kill()

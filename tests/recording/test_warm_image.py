@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from light_torch import LIGHT
 
 from torchdoctor.bench.record import Recorder
 from torchdoctor.launch.launch import Program, RunningLaunch, WarmImage, launch, start_image
@@ -293,7 +294,7 @@ def test_the_observed_launch_is_forked_as_those_after_it_are(
 ) -> None:
     """It imported torch by itself, and the image once more: three seconds of a minute."""
     (tmp_path / "train.py").write_text(
-        "import torch\nmodel = torch.nn.Linear(4, 1)\n"
+        f"import torch\n{LIGHT}model = torch.nn.Linear(4, 1)\n"
         "data = torch.utils.data.TensorDataset(torch.zeros(40000, 4))\n"
         "for x, in torch.utils.data.DataLoader(data, batch_size=2):\n"
         "    model(x).sum().backward()\n"

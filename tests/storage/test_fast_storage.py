@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from light_torch import LIGHT
 from partial_recordings import merged, recording
 from slow_mount import missing, slow_mount
 
@@ -16,9 +17,9 @@ from torchdoctor.launch import shared_memory
 FIX = catalogue.fixes()["fast-storage"]
 on_fuse = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
-PROGRAM = """
+PROGRAM = f"""
 import hashlib, os, sys, torch
-from torch.utils.data import DataLoader, Dataset
+{LIGHT}from torch.utils.data import DataLoader, Dataset
 
 SHM = os.stat("/dev/shm").st_dev
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from light_torch import LIGHT
 from partial_recordings import recording
 from simulated_program import Simulated, try_all
 
@@ -131,10 +132,10 @@ def test_it_takes_no_more_than_its_part_of_the_budget() -> None:
 
 
 # The program limits its own address space, as a shell's `ulimit -v` or a batch system would.
-SCRIPT = """
+SCRIPT = f"""
 import resource, time
 import torch
-torch.set_num_threads(1)
+{LIGHT}torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Linear(64, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -159,7 +160,7 @@ def test_a_size_that_does_not_fit_into_memory_ends_its_launch_and_says_so(tmp_pa
     script.write_text(SCRIPT)
     workload = workload_of([str(script)], cwd=str(tmp_path))
     sandbox = Sandbox.choose("auto", tmp_path, workload)
-    recorder = Recorder(workload, tmp_path / "run", sandbox, 0, None, 300.0)
+    recorder = Recorder(workload, tmp_path / "run", sandbox, 0, None, 300.0, forks=True)
     window = Window(warmup_steps=2, measure_steps=5, max_window_s=10.0)
     try:
         pace = Pace.of(recorder.observe(None, 1.0, 6.0))
@@ -167,7 +168,7 @@ def test_a_size_that_does_not_fit_into_memory_ends_its_launch_and_says_so(tmp_pa
         ended = {}
         for size in (16, 256):
             larger = FixFile("larger-batch", Path(FIX.file), {"batch_size": size})
-            arm = LaunchSpec(name="size", fixes=(larger,))
+            arm = LaunchSpec(name="size", fixes=(larger,), forked=True)
             ended[size] = launches.alone(arm, 300.0).ended
     finally:
         recorder.close()

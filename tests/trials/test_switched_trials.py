@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from light_torch import LIGHT
 
 from torchdoctor.advice import catalogue
 from torchdoctor.bench.engine import Engine
@@ -26,9 +27,9 @@ from torchdoctor.trials.ceilings import abandon
 pytestmark = pytest.mark.slow
 
 # Accumulates over 4 batches, and has 50 ms more where gradients are filled with zeros.
-SCRIPT = """
+SCRIPT = f"""
 import time, torch
-torch.manual_seed(0)
+{LIGHT}torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = torch.utils.data.DataLoader(
@@ -61,7 +62,7 @@ def launched(
     script.write_text(text.replace("CRASH", crash))
     workload = workload_of([str(script)], cwd=str(folder))
     sandbox = Sandbox.choose("auto", folder, workload)
-    recorder = Recorder(workload, folder / "run", sandbox, 0, None, 240.0)
+    recorder = Recorder(workload, folder / "run", sandbox, 0, None, 240.0, forks=True)
     try:
         seen = recorder.observe(None, 2.0, 20.0)
         window = Window(warmup_steps=8, measure_steps=30, max_window_s=5.0)
@@ -116,9 +117,9 @@ def test_who_was_on_when_the_program_failed_is_known(tmp_path: Path) -> None:
     assert "did not go on with it" in (waits.refused or "") and baseline.refused is None
 
 
-SLOW_SAMPLES = """
+SLOW_SAMPLES = f"""
 import time, torch
-torch.manual_seed(0)
+{LIGHT}torch.manual_seed(0)
 class Slow(torch.utils.data.Dataset):
     def __len__(self): return 20000
     def __getitem__(self, index):

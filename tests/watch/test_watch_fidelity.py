@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from light_torch import LIGHT
 
 from torchdoctor.schema import Evidence
 from torchdoctor.schema.watched import Alert
@@ -27,29 +28,22 @@ from torchdoctor.watch.inside import layout
 from torchdoctor.watch.recording import ProcessLog, WatchedRun, read_run
 
 pytestmark = pytest.mark.slow
-TRAIN = """
+TRAIN = f"""
 import sys, time
 import torch
-
+{LIGHT}
 print("terminal", sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty(), flush=True)
 if "ask" in sys.argv:
     print("hello", input("name? "), flush=True)
 model = torch.nn.Linear(4, 2)
-
-def by_hand():
-    for parameter in model.parameters():
-        parameter.data -= 0.01 * parameter.grad
-        parameter.grad = None
-
-# Torch's own costs a second: it imports torch._dynamo.
-step = torch.optim.SGD(model.parameters(), lr=0.01).step if "optimizer" in sys.argv else by_hand
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = torch.utils.data.DataLoader(torch.ones(400, 4), batch_size=4)
 steps = 0
 try:
     while True:
         for x in loader:
             model(x).sum().backward()
-            step()
+            optimizer.step()
             steps += 1
         torch.save(model.state_dict(), "checkpoint.pt")
         if steps == 100:
@@ -82,10 +76,10 @@ torch.save(1, "nowhere/x")
 """
 
 # What a program may do with its files, its loaders and torch's functions.
-ODD = """
+ODD = f"""
 import os, pickle, sys
 import torch, torch.distributed as dist
-from torch.utils.data import DataLoader
+{LIGHT}from torch.utils.data import DataLoader
 
 class Equal(DataLoader):
     __hash__ = None
@@ -115,7 +109,7 @@ if __name__ == "__main__":
     for function in (torch.save, dist.all_reduce, dist.init_process_group):
         assert pickle.loads(pickle.dumps(function)) is function
     os.closerange(3, 256)  # as a daemon does
-    files = [open(f"own{number}.txt", "wb", buffering=0) for number in range(16)]
+    files = [open(f"own{{number}}.txt", "wb", buffering=0) for number in range(16)]
     for file in files:
         file.write(b"hello")
     for _ in range(3):
@@ -173,10 +167,9 @@ def beside(run: Path) -> int:
 
 def test_output_files_and_exit_code_are_those_of_the_program(script: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    words = [sys.executable, script, "optimizer"]
-    plain = subprocess.run(words, capture_output=True, cwd=tmp_path)
+    plain = subprocess.run([sys.executable, script], capture_output=True, cwd=tmp_path)
     checkpoint = (tmp_path / "checkpoint.pt").read_bytes()
-    watched = subprocess.run(command(script, run, "optimizer"), capture_output=True, cwd=tmp_path)
+    watched = subprocess.run(command(script, run), capture_output=True, cwd=tmp_path)
     assert (plain.returncode, plain.stdout, plain.stderr) == (
         *(watched.returncode, watched.stdout, watched.stderr),
     )
@@ -291,9 +284,9 @@ def test_a_failing_probe_removes_itself(script: Path, tmp_path: Path) -> None:
     assert process.probe_failed is not None and "TypeError" in process.probe_failed
 
 
-COUNTED = """
+COUNTED = f"""
 import sys, torch
-watch = sys.modules["_torchdoctor_probe_attach"]._watch
+{LIGHT}watch = sys.modules["_torchdoctor_probe_attach"]._watch
 shallow, deep = (
     torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(layers)]) for layers in (2, 40)
 )
@@ -329,9 +322,9 @@ def test_a_step_costs_few_calls_and_no_more_for_a_deep_model(tmp_path: Path) -> 
     assert 8 <= shallow <= 24 and abs(deep - shallow) < 1
 
 
-ASKED = """
+ASKED = f"""
 import math, os, sys, time, torch
-profiling = sys.modules["_torchdoctor_probe_attach"]._watch.profiling
+{LIGHT}profiling = sys.modules["_torchdoctor_probe_attach"]._watch.profiling
 profiling._began_s -= 10_000  # as after hours, when no window is due
 profiling._last_s = math.inf
 model = torch.nn.Linear(4, 2)

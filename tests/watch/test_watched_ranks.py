@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from light_torch import LIGHT
 from test_watch_fidelity import ended
 
 from torchdoctor.watch.ranks import ranks_of
 
-TRAIN = """
+TRAIN = f"""
 import os, sys, time
 import torch, torch.distributed as dist, torch.multiprocessing as mp
-
+{LIGHT}
 class Data(torch.utils.data.Dataset):
     def __len__(self):
         return 240
@@ -40,7 +41,7 @@ if __name__ == "__main__":
         mp.spawn(train, nprocs=2)
     else:
         try:
-            mp.spawn(train, nprocs=2)
+            mp.start_processes(train, nprocs=2, start_method="fork")
         except mp.ProcessExitedException:
             pass
 """

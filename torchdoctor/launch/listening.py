@@ -10,6 +10,8 @@ from torchdoctor.machine import processes
 _LISTENS = "0A"  # the state of a socket, in /proc/net/tcp
 _LEAST_S = 8.0  # of waiting, from where on a program that listens is one that only serves
 _IDLE_CPUS = 0.05
+# They listen for the processes that they started, which train on other nodes and in no tree here.
+_STARTERS = frozenset(("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"))
 
 
 class ServerWatch:
@@ -23,7 +25,8 @@ class ServerWatch:
     def only_waits(self, pid: int, now_s: float) -> bool:
         """Return whether a process and its children have listened and idled for long enough."""
         tree = processes.tree(pid)
-        self.port = next((port for process in tree if (port := listening_port(process.pid))), None)
+        serving = [process.pid for process in tree if not _is_starter(process)]
+        self.port = next(filter(None, map(listening_port, serving)), None)
         computed_s = sum(map(_cpu_s, tree))
         waited_s = now_s - self._since_s if self._since_s is not None else 0.0
         is_busy = computed_s - self._computed_s > _IDLE_CPUS * max(waited_s, 1.0)
@@ -32,6 +35,12 @@ class ServerWatch:
             self._computed_s = computed_s
             return False
         return waited_s >= _LEAST_S
+
+
+def _is_starter(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.name() in _STARTERS
+    return False
 
 
 def _cpu_s(process: psutil.Process) -> float:

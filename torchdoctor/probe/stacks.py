@@ -150,10 +150,13 @@ class Stacks:
         session = self._session
         if not self._is_to_look():
             return
-        mark = session.log.mark
-        phase = _PHASES.get(session.log.last_code, "other")
+        log = session.log
+        mark = log.mark
+        code = log.last_code
+        phase = _PHASES.get(code, "other")
         frames = stack_of(self._main)
-        if session.log.mark != mark:
+        # An event is marked before its code is there, so that the code is looked at once more too.
+        if log.mark != mark or log.last_code != code:
             return  # the program went on in between: the stack may be of another phase
         if not frames or places.is_probes(frames[0].f_code.co_filename):
             return  # what the probe itself does is no time of the program's
