@@ -40,7 +40,7 @@ DEVICE = f"gflops={GFLOPS};gflops_low={GFLOPS_LOW};kernel_us=1;queue=1000000"
 def tried(folder: Path, program: str, fix: str) -> dict[str, Any]:
     """Return the row of the one fix that was tried."""
     (folder / "train.py").write_text(program, encoding="utf-8")
-    options = ["--fixes", fix, "--budget", "3m", "--steps", "10", "--output", "out"]
+    options = ["--no-fork", "--fixes", fix, "--budget", "3m", "--steps", "10", "--output", "out"]
     ran = devices.doctor(folder, "run", *options, "train.py", settings=DEVICE)
     assert ran.returncode == 0, ran.stderr[-3000:]
     report = json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
