@@ -30,6 +30,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts its background jobs so, and every program under test would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Threads of a program under test sleep while they wait for each other. By themselves they spin, and
+# with more of them than cores for seconds: a third of what a whole run of the tests computes.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what `make quick` and `make test` set."""

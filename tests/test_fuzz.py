@@ -23,7 +23,7 @@ for case in sys.argv[2:]:
 """
 
 
-@pytest.mark.parametrize(("kind", "count"), [("traces", 120), ("reports", 50)])
+@pytest.mark.parametrize(("kind", "count"), [("traces", 60), ("reports", 25)])
 def test_damaged_files_are_answered_or_refused_in_one_sentence(kind: str, count: int) -> None:
     words = [sys.executable, str(FUZZ), f"--{kind}", str(count), "--jobs", "1"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -65,7 +65,7 @@ def run(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
 def tried(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("advice")
     (folder / "weights.txt").write_text("mine")
-    return folder, run(folder, DECAYED, "--budget", "100s", "--fixes", "adamw")
+    return folder, run(folder, DECAYED, "--budget", "3m", "--fixes", "adamw")
 
 
 def trial(report: dict[str, Any], fix: str) -> dict[str, Any]:

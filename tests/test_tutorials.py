@@ -30,7 +30,10 @@ from torchdoctor.schema.record_files import write_record
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 _PROGRAM = re.compile(r'```python title="(\w+\.py)"\n(.*?)```', re.DOTALL)
-_SECONDS = "15s"
+_BUDGETS = {"run": "10s", "gate": "6s"}
+# Of a page's program: enough to be looked at.
+_STEPS = re.compile(r"(for step in range\(|\"--steps\", type=int, default=)\d+(?=\))")
+_EPOCHS = re.compile(r"(for epoch in range\()\d+(?=\))")
 _STARTS_A_PROGRAM = ("run", "gate", "watch")
 # 5, 6: a slow machine does not get far in it. What a result should say, other tests look at.
 _EXPECTED = (0, 5, 6)
@@ -46,21 +49,31 @@ def _commands(page: Path) -> list[list[str]]:
 def _small(words: list[str]) -> list[str]:
     """Return a command that takes little time: what it measures is not looked at."""
     words = list(words)
-    if words[1] in ("run", "gate"):
+    if words[1] in _BUDGETS:
+        budget = _BUDGETS[words[1]]
         if "--budget" in words:
-            words[words.index("--budget") + 1] = _SECONDS
+            words[words.index("--budget") + 1] = budget
         else:
-            words[2:2] = ["--budget", _SECONDS]
+            words[2:2] = ["--budget", budget]
     return words
 
 
+def _shortened(source: str) -> str:
+    return _EPOCHS.sub(r"\g<1>4", _STEPS.sub(r"\g<1>100", source))
+
+
 def _place(page: Path, folder: Path) -> None:
-    """Write the page's program, and what its commands name, into a repository of their own."""
+    """Write the page's program, and what its commands name, into a repository of their own.
+
+    They are the programs of the page but for their number of steps.
+    """
     for name, source in _PROGRAM.findall(page.read_text(encoding="utf-8")):
         (folder / name).write_text(source)
     shutil.copytree(ROOT / "sample_workloads", folder / "sample_workloads")
     if not (folder / "train.py").exists():
         shutil.copy(ROOT / "sample_workloads" / "single_tensor_optimizer.py", folder / "train.py")
+    for program in folder.rglob("*.py"):
+        program.write_text(_shortened(program.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "ranks").mkdir()
     for rank in range(2):
         (folder / "ranks" / f"rank{rank}.json").write_bytes(every_branch().text())

@@ -1,7 +1,8 @@
 """A hook of MkDocs: what a repository's pages have and a site needs in another form.
 
 Links that leave docs/ lead to the repository, commands are copied without their prompt, and a
-drawing of arrows becomes a table, as drawing it would need another server's script.
+drawing of arrows becomes a table, as drawing it would need another server's script. Nor does the
+link to the repository ask its server how many stars it has.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ _LINK = re.compile(r"\]\((?P<target>[^)#:\s]+)(?P<part>#[^)\s]*)?\)")
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Return a page's text as the site shows it."""
     return arrows(unprompted(outward(markdown, page.file.src_uri, config["repo_url"])))
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Return a page whose link to the repository is nothing but a link."""
+    return output.replace('data-md-component="source"', "")
 
 
 def arrows(markdown: str) -> str:

@@ -60,7 +60,9 @@ fi
 
 start() {
   local tests=(-m gpu tests) overhead=(--launches 3)
-  if [ "${SIMULATED:-}" = 1 ]; then tests=(tests/probe/test_fixes_on_device.py -k tf32); fi
+  if [ "${SIMULATED:-}" = 1 ]; then
+    tests=("tests/probe/test_fixes_on_device.py::test_the_example_of_a_fix_does_what_it_says[tf32]")
+  fi
   if [ "${SHORT:-}" = 1 ]; then overhead=(--launches 2 --blocks 4 --step-ms 0 --logs phases); fi
   nvidia-smi 2> /dev/null | head -20
   "$PYTHON" -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_name(0))'

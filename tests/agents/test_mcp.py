@@ -130,7 +130,7 @@ def test_an_agent_s_whole_story(tmp_path: Path) -> None:
 
         diff = patch["diff"].encode()
         subprocess.run(["git", "apply"], input=diff, cwd=patch["folder"], check=True)
-        gated = await call("gate", **{**patch["next"]["arguments"], "budget": "40s", "wait_s": 0})
+        gated = await call("gate", **{**patch["next"]["arguments"], "budget": "30s", "wait_s": 0})
         gated = await until_ended(call, gated)
         assert gated["verdict"] in ("not slower", "slower", "inconclusive")
 

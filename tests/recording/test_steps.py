@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from event_sequences import Script
 
-from torchdoctor.observe.events import read_events
+from torchdoctor.observe.events import read_events, read_observed
 from torchdoctor.observe.step_finding import StepsFound, find_boundary
 from torchdoctor.observe.steps import (
     PHASES,
@@ -434,6 +434,20 @@ def test_what_the_gpu_has_not_come_to_makes_no_step():
     lost = on_gpu(160.0)
     lost.log(step_log.DEVICE, value=-1)
     assert statistics(lost).median_s == pytest.approx(0.008)
+
+
+def test_steps_before_a_profiler_window_are_on_the_gpus_clock(tmp_path):
+    script = on_gpu(160.0)
+    ends = [row for row in script.rows if row[0] == step_log.BACKWARD_END]
+    script.rows.append((step_log.OBSERVED, 0, ends[20][2] + 1, 0))
+    rows = np.array(script.rows, dtype="<i8")
+    (tmp_path / "events-1.bin").write_bytes(rows.tobytes())
+    events, _, _ = read_observed(tmp_path)
+    found = find_boundary(events, {})
+    assert isinstance(found, StepsFound)
+    figures = step_statistics(list(events.values()), found)
+    assert figures.device_clock and figures.total_steps_seen == 19
+    assert [figures.median_s, figures.device_busy_s] == pytest.approx([0.16, 0.16])
 
 
 def test_a_row_that_a_kill_cut_off_is_dropped(tmp_path):

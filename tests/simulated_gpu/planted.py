@@ -141,7 +141,8 @@ class Planted:
         (folder / "train.py").write_text(devices.named(self.program, kind), encoding="utf-8")
         launcher = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
         started = [*launcher, str(self.ranks)] if self.ranks > 1 else []
-        command = ["run", *options, "--output", "run", *started, "train.py"]
+        # From a program that imports the device before torch, no launch could be forked.
+        command = ["run", "--no-fork", *options, "--output", "run", *started, "train.py"]
         nvml = self.nvml if kind == "cuda" else ""
         ended = devices.doctor(folder, *command, settings=self.settings, nvml=nvml, kind=kind)
         assert ended.returncode == 0, ended.stderr[-2000:]

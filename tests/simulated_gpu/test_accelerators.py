@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 model = torch.nn.Linear(16, 1).to("cuda" if torch.cuda.is_available() else "cpu")
-for epoch in range(300):
+for epoch in range(20):
     for (x,) in DataLoader(TensorDataset(torch.ones(64, 16)), batch_size=4):
         model(x).mean().backward()
         for parameter in model.parameters():
@@ -47,7 +47,7 @@ def test_a_build_for_a_gpu_works_without_one_and_says_so(
     tmp_path: Path, kind: str, build: str
 ) -> None:
     (tmp_path / "train.py").write_text(ATTACHED + ON_THE_CPU, encoding="utf-8")
-    command = ["run", "--no-fixes", "--budget", "1m", "--output", "run", "train.py"]
+    command = ["run", "--no-fork", "--no-fixes", "--budget", "1m", "--output", "run", "train.py"]
     ended = devices.doctor(tmp_path, *command, settings="devices=0", kind=kind)
     assert ended.returncode == 0, ended.stderr
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
@@ -57,8 +57,8 @@ def test_a_build_for_a_gpu_works_without_one_and_says_so(
     assert "sync-in-step" not in {x["check"] for x in report["diagnosis"]["findings"]}
     # On a machine without the GPU, a trace of one that has it is diagnosed all the same.
     (tmp_path / "trace.json").write_bytes(every_branch().text())
-    commands = [["report", "run"], ["diagnose", "trace.json"], ["env"], ["--help"]]
-    for command in commands if kind == "cuda" else [["env"]]:
+    commands = [["report", "run"], ["diagnose", "trace.json"], ["env"]]
+    for command in commands if kind == "cuda" else []:
         shown = devices.doctor(tmp_path, *command, settings="devices=0", kind=kind, everywhere=True)
         assert shown.returncode == 0, shown.stderr
 

@@ -35,7 +35,7 @@ for step in range(STEPS):
     time.sleep(0.002)
 assert scaler.get_scale() == 2.0**13
 """
-SETTINGS = "devices=2;kernel:mm=20000;queue=64"
+SETTINGS = "devices=2;kernel:mm=60000;queue=64"
 NVML = """devices=2
 0.uuid=GPU-00000000-0000-0000-0000-000000000001
 1.uuid=GPU-00000000-0000-0000-0000-000000000000
@@ -48,13 +48,13 @@ NVML = """devices=2
 
 def test_a_run_is_told_by_the_gpu_that_computes_whatever_the_drivers_order(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCALED.replace("STEPS", "100000"), encoding="utf-8")
-    options = ["--no-fixes", "--budget", "100s", "--output", "run", "train.py"]
+    options = ["--no-fork", "--no-fixes", "--budget", "100s", "--output", "run", "train.py"]
     ended = devices.doctor(tmp_path, "run", *options, settings=SETTINGS, nvml=NVML)
     assert ended.returncode == 0, ended.stderr[-2000:]
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
     assert report["diagnosis"]["bottleneck"] == "gpu"
     assert report["steps"]["device_clock"]
-    assert report["steps"]["mean_s"] >= 0.039  # two products; the scaler waits for them
+    assert report["steps"]["mean_s"] >= 0.119  # two products; the scaler waits for them
     recorded = json.loads((tmp_path / "run" / "recording.json").read_text(encoding="utf-8"))
     recording = recorded["recording"]
     used = recording["processes"][0]["used_devices"]
@@ -64,7 +64,7 @@ def test_a_run_is_told_by_the_gpu_that_computes_whatever_the_drivers_order(tmp_p
 
 
 def test_watch_reads_the_loss_of_the_second_gpu_before_its_scaling(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCALED.replace("STEPS", "100"), encoding="utf-8")
+    (tmp_path / "train.py").write_text(SCALED.replace("STEPS", "30"), encoding="utf-8")
     command = ["watch", "--output", "run", "train.py"]
     ended = devices.doctor(tmp_path, *command, settings=SETTINGS)
     assert ended.returncode == 0, ended.stderr[-2000:]

@@ -39,7 +39,7 @@ from torchdoctor.observe.joined_window import JoinedWindow
 from torchdoctor.observe.observation import Observation, ObservationWatch, Profiled
 from torchdoctor.observe.padding import with_filled_rows
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, find_boundary
-from torchdoctor.observe.steps import step_statistics, window_ns
+from torchdoctor.observe.steps import NoIterationError, step_statistics, window_ns
 from torchdoctor.observe.window import ProfilerWindow
 from torchdoctor.schema import (
     Boundary,
@@ -337,7 +337,7 @@ def _observation(
     trainers = [events[pid] for pid in boundaries.trainers]
     try:
         steps = step_statistics(trainers, boundaries, program_ended=result.ended == "exited")
-    except ValueError:
+    except NoIterationError:
         if interrupted:
             raise KeyboardInterrupt from None
         raise NoStepFound(

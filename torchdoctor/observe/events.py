@@ -234,7 +234,8 @@ def _until_window(log: Events) -> Events:
     if not len(ends):
         return log
     columns = {name: getattr(log, name)[: ends[0]] for name in ("code", "ident", "t_ns", "value")}
-    return replace(log, **columns)
+    host_ns = None if log.host_ns is None else log.host_ns[: ends[0]]
+    return replace(log, **columns, host_ns=host_ns)
 
 
 def read_losses(path: Path) -> np.ndarray:

@@ -244,6 +244,10 @@ def update_seconds(events: Events, edges: np.ndarray) -> list[float]:
     return [totals[ident] / 1e9 / steps for ident in range(max(totals, default=-1) + 1)]
 
 
+class NoIterationError(ValueError):
+    """No iteration lies between the boundaries that were seen."""
+
+
 def step_statistics(
     trainers: Sequence[Events],
     steps_found: StepsFound,
@@ -251,11 +255,11 @@ def step_statistics(
     window: int | None = None,
     program_ended: bool = False,
 ) -> StepStatistics:
-    """Summarise the iterations of a measured window; ValueError: fewer than two boundaries."""
+    """Summarise the iterations of a measured window; NoIterationError: there is none."""
     events, boundary = trainers[0], steps_found.boundary
     rows = boundary_rows(events, boundary)
     if len(rows) < 2:
-        raise ValueError(f"{len(rows)} boundaries make no iteration")
+        raise NoIterationError(f"{len(rows)} boundaries make no iteration")
     begins = events.at(step_log.FETCH_BEGIN, step_log.FORWARD_BEGIN, step_log.BACKWARD_BEGIN)
     first = min([rows[0], *begins[:1]])
     durations = np.diff(events.t_ns[rows]) / 1e9
