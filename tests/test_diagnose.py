@@ -552,7 +552,7 @@ def test_the_report_says_the_mfu_or_why_there_is_none(tmp_path: Path) -> None:
 
 def test_code_that_is_offered_keeps_its_indentation() -> None:
     code = catalogue.fixes()["decoded-cache"].permanent_form
-    assert "\n    if key not in samples:\n        made = " in code
+    assert "\n    if key not in samples:\n        samples[key] = " in code
 
 
 def test_an_idle_gpu_is_offered_only_what_ends_the_wait_that_explains_it() -> None:

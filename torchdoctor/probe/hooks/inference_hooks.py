@@ -198,7 +198,8 @@ class FirstCall:
 
     def _begins(self, module):
         """Return what to note of a call once it has ended: of a module that no scan found."""
-        models, inference = self._models, self._session.inference
+        models = self._models
+        inference = self._session.inference
         if self._is_over() or self._calls >= _FEWEST_CALLS or models.root_of(module) is not None:
             return None
         if next(iter(module.parameters()), None) is None:

@@ -389,7 +389,8 @@ class _Calls:
         session = self._session
         self._models.nesting.thread = get_ident()
         flags = self.flags_of(module)
-        grad, training = bool(flags & 1), bool(flags & 2)
+        grad = bool(flags & 1)
+        training = bool(flags & 2)
         root.autocast += flags >> 2
         root.forwards += 1
         root.with_grad += grad

@@ -192,7 +192,8 @@ class StepLog:
         """Take in a forward that has ended, unless it is decided what a step is."""
         self.work()
         if self._thread is None:
-            thread, ident = get_ident(), model << FORWARD_BITS | flags
+            thread = get_ident()
+            ident = model << FORWARD_BITS | flags
             self._held.append((thread, step_log.FORWARD_BEGIN, ident, began_ns, 0))
             self._held.append((thread, step_log.FORWARD_END, model, ended_ns, flags))
             self._held.sort(key=itemgetter(3))  # by time
