@@ -84,7 +84,7 @@ class Trial:
 
     fixes: FixSet  #: The settings of each fix that was switched on, by its id.
     speedup: Interval | None = None  #: Against the untouched program; null: not measured.
-    at_most: float | None = None  #: What its part of the step explains, if all of speedup is above it.
+    at_most: float | None = None  #: What its part explains, if all of speedup is above it.
     #: faster: proven, by three pairs, or by two whose interval begins at 1.5. looks-faster: the
     #: interval lies above 1, and pairs are missing. slower: it lies below 1.
     verdict: Annotated[
