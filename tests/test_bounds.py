@@ -317,3 +317,32 @@ def test_tensors_drawn_on_the_host_cost_their_drawing_and_their_copies() -> None
     seen = of_trace(random_numbers=drawn, copies_to_the_device=copied)
     assert gain_of("tensor-on-device", seen) == pytest.approx(1 / 0.6)
     assert catalogue.fixes()["tensor-on-device"].touches(of_trace()) is None, "made by other means"
+
+
+def of_lines(text: str, share: float) -> Recording:
+    """A CPU's step of 100 ms, of which samples show this share at such a line."""
+    at = {"file": "/w/train.py", "function": "batch"}
+    count = round(1000 * share)
+    stacks = [
+        {"location": {**at, "line": 9}, "text": text, "phase": "other", "count": count},
+        {"location": {**at, "line": 3}, "text": "step()", "phase": "other", "count": 1000 - count},
+    ]
+    processes = [{"pid": 1, "stacks": stacks}]
+    return partial_recordings.recording({"steps": {"mean_s": 0.1}, "processes": processes})
+
+
+def test_what_moves_memory_gains_more_than_its_own_lines() -> None:
+    """9.35x stood beside "explains 3.92x": without the reads the rest took half of its time.
+
+    496x stood beside 5.71x: copies of 100 MB were given back as the function returned.
+    """
+    reads = of_lines("shard = torch.load(path)", 0.745)
+    assert gain_of("keep-open", reads) == pytest.approx(7.2, abs=0.1)
+    copies = of_lines("kept = table.clone()", 0.5)
+    lines, given_back, rest = catalogue.fixes()["read-without-copy"].touches(copies) or []
+    assert (lines.saved_share, given_back.saved_share) == pytest.approx((0.5, 0.15))
+    assert 0 < rest.saved_share < 0.35
+    nearly_all = of_lines("kept = table.clone()", 0.82)
+    assert bound_of(catalogue.fixes()["read-without-copy"].touches(nearly_all)) is None
+    few = of_lines("kept = table.clone()", 0.1)
+    assert gain_of("read-without-copy", few) < 1.17, "caches are full of the rest itself"

@@ -15,6 +15,7 @@ from torchdoctor.reports import formats
 from torchdoctor.reports.summary import of_report
 from torchdoctor.reports.verdict import statements
 from torchdoctor.reports.vocabulary import vocabulary
+from torchdoctor.reports.wording import latency
 from torchdoctor.runs.report_assembly import known_so_far
 from torchdoctor.schema import (
     Baseline,
@@ -155,3 +156,11 @@ def test_the_first_screen_tells_what_a_caller_waits_for() -> None:
     for figure in ("118 ms", "272 ms", "338 tokens/s", "5.40 ms", "16.9 samples/s"):
         assert figure in " ".join(text.split())
     assert '"latency_p95_s":' in formats.rendered(measured("identical"), "json")
+
+
+def test_two_medians_of_a_call_are_told_apart() -> None:
+    """ "one call: 746 ms (median)" of timed launches stood beside "Latency of a call: 663 ms"."""
+    report = measured("identical")
+    timed = replace(report, baseline=replace(report.baseline, launches_s=[0.12, 0.13]))
+    assert "as observed" not in latency(report)
+    assert "as observed" in latency(timed)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import recorded_traces
 from partial_recordings import recording
 
+from torchdoctor.advice import catalogue
 from torchdoctor.reports.remarks import SENTENCES
 from torchdoctor.reports.templates import filled
 from torchdoctor.reports.vocabulary import of_unit
@@ -21,8 +28,12 @@ from torchdoctor.schema import (
     Recommendation,
     Report,
 )
+from torchdoctor.schema.record_files import decode_report
 from torchdoctor.trials.outcome import TrialResults
 
+PARTS = ("gpu", "memcpy", "memset", "communication", "data_loader", "cpu", "other")
+TRACES = sorted(page.stem for page in (recorded_traces.PROJECT / "docs" / "traces").glob("*.md"))
+WORKLOADS = Path(__file__).parent / "reports" / "workloads.json.gz"
 OBSERVED = {"steps": {"samples_per_step": 32.0, "median_s": 0.010, "mean_s": 0.0104}}
 
 
@@ -139,3 +150,38 @@ def test_long_steps_beside_other_load_are_a_doubt_of_where_the_time_goes() -> No
     values = remarks(busy, None)["busy-machine"]
     assert values["load"] == "1.2 of 2 usable CPUs"
     assert values["long_steps"] == pytest.approx(0.75)
+
+
+def gold_reports() -> dict[str, Callable[[], Report]]:
+    """The reports whose screens are approved: of sample workloads, made ones, recorded traces."""
+    workloads = {
+        name: functools.partial(decode_report, json.dumps(stored))
+        for name, stored in json.loads(gzip.decompress(WORKLOADS.read_bytes())).items()
+    }
+    traces = {name: functools.partial(recorded_traces.report, name) for name in TRACES}
+    return {**workloads, **traces}
+
+
+GOLD = gold_reports()
+
+
+@pytest.mark.parametrize("name", GOLD)
+def test_no_two_figures_of_one_report_contradict_each_other(name: str) -> None:
+    if name in TRACES:
+        recorded_traces.path(name)
+    report = GOLD[name]()
+    shares = asdict(report.baseline.shares)
+    assert sum(shares[part] or 0.0 for part in PARTS) <= 1.001
+    checks = catalogue.checks()
+    for finding in report.diagnosis.findings:
+        assert (finding.share_of_step or 0.0) <= 1.001, finding.check
+        field = checks[finding.check].share_field
+        told = shares.get(field or "")
+        if told is None or finding.share_of_step is None:
+            continue
+        # A host that is blocked in copies is in calls of the runtime.
+        blocked = (shares["runtime"] or 0.0) if field == "memcpy" else 0.0
+        assert finding.share_of_step <= told + blocked + 0.001, finding.check
+    for result in [report.recommendation, *report.trials]:
+        if result.at_most is not None and result.speedup is not None:
+            assert result.speedup.low > result.at_most

@@ -25,11 +25,7 @@ _MODERATE = 0.10
 
 
 def _measure(recording: Recording) -> float | None:
-    """Return the exposed share of the step; None with one device."""
-    traced = recording.trace
-    exposed = traced.communication_exposed_s if traced is not None else None
-    if exposed and traced is not None and traced.step_s:
-        return exposed / traced.step_s
+    """Return the exposed share of the step, as all shares of it; None with one device."""
     share = recording.shares.communication
     several = any((process.world_size or 1) > 1 for process in recording.processes)
     return share if share or several else None

@@ -6,14 +6,14 @@ In the user's process a fix gets a stand-in for each of them, which does nothing
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from torchdoctor.queries.analysed import calls_of
 from torchdoctor.queries.hot_calls import sampled_calls
 from torchdoctor.queries.loading import HANDED_OVER_S
 from torchdoctor.queries.lookup import data_wait_share, own_changes, place
 from torchdoctor.queries.torchrun_commands import EXAMPLE, one_machine, program
-from torchdoctor.queries.touched import calls
+from torchdoctor.queries.touched import calls, moving_memory
 from torchdoctor.schema import (
     Evidence,
     Location,
@@ -106,12 +106,16 @@ class SampledLines:
     rows: Callable[[Recording], list[StackSample]]  # the line to name first
     label: str  # of what they do
     none: str  # why it is refused where there are none
+    moves: Annotated[str, "", "reads", "copies"] = ""  # much memory, through the caches
 
     def refuses(self, recording: Recording) -> str | None:
         return None if self.rows(recording) else self.none
 
     def touches(self, recording: Recording) -> Touches:
-        return sampled_calls(recording, self.rows(recording), self.label)
+        lines = sampled_calls(recording, self.rows(recording), self.label)
+        if not self.moves:
+            return lines
+        return moving_memory(recording, lines, copies=self.moves == "copies")
 
     def location(self, recording: Recording) -> Location | None:
         return next((row.location for row in self.rows(recording)), None)

@@ -47,7 +47,10 @@ def _rows(recording: Recording) -> list[StackSample]:
 
 
 _LINES = SampledLines(
-    rows=_rows, label="opening files", none="No line was seen that opens a file or a connection."
+    rows=_rows,
+    label="opening files",
+    none="No line was seen that opens a file or a connection.",
+    moves="reads",
 )
 
 

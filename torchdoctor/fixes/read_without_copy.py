@@ -44,7 +44,10 @@ def _rows(recording: Recording) -> list[StackSample]:
 
 
 _LINES = SampledLines(
-    rows=_rows, label="the copies", none="No line was seen that copies tensors for long."
+    rows=_rows,
+    label="the copies",
+    none="No line was seen that copies tensors for long.",
+    moves="copies",
 )
 
 

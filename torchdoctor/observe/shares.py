@@ -169,10 +169,13 @@ def _host_shares(
             computing = max(computing, min(operators, 1.0 - outside))
         communication = trace.shares.communication
     computing = min(computing, 1.0 - data)
-    waiting = min(communication or 0.0, computing)
+    waiting = min(communication or 0.0, 1.0 - data)
+    left = 1.0 - data - waiting
+    # Collectives that are longer than what computes are called outside of it, by the loop itself.
+    cpu = computing - waiting if waiting <= computing else min(computing, left)
     return Shares(
         data_loader=data,
         communication=waiting if communication is not None else None,
-        cpu=computing - waiting,
-        other=max(1.0 - data - computing, 0.0),
+        cpu=cpu,
+        other=max(left - cpu, 0.0),
     )

@@ -201,7 +201,9 @@ def latency(report: Report) -> str:
     if calls is None:
         return ""
     each = f"a {step_of(report)}"
-    text = f"Latency of {each}: {seconds(calls.latency_median_s)} (median)"
+    # Launches that were timed have a median of their own, which the screen names beside this one.
+    observed = " as observed" * bool(report.baseline.launches_s)
+    text = f"Latency of {each}{observed}: {seconds(calls.latency_median_s)} (median)"
     parts = [f"{text}, {seconds(calls.latency_p95_s)} (95th percentile)"]
     if calls.tokens_per_s is not None:
         parts.append(f"{quantity(calls.tokens_per_s, 'tokens/s')}")

@@ -81,10 +81,13 @@ def with_waits(
     waited_s = min(row.wait_s, exposed_s)
     if not exposed_s or waited_s < _MOSTLY * exposed_s:
         return _of_the_latest(diagnosis, row, ranks)
-    waits = waited_s / trace.step_s
-    exchange = (exposed_s - waited_s) / trace.step_s
-    waiting = fact(WAITS_FOR_RANKS, share=waits, rank=row.rank, exchange=exchange)
     checks = catalogue.checks()
+    shares = [f.share_of_step for f in diagnosis.findings if checks[f.check].asks("communication")]
+    # Profiled steps may be longer than those that all other shares are of.
+    share = next(filter(None, shares), exposed_s / trace.step_s)
+    waits = share * waited_s / exposed_s
+    exchange = share - waits
+    waiting = fact(WAITS_FOR_RANKS, share=waits, rank=row.rank, exchange=exchange)
     findings = [
         replace(f, evidence=[*f.evidence, waiting]) if checks[f.check].asks("communication") else f
         for f in diagnosis.findings

@@ -84,7 +84,7 @@ class Trial:
 
     fixes: FixSet  #: The settings of each fix that was switched on, by its id.
     speedup: Interval | None = None  #: Against the untouched program; null: not measured.
-    at_most: float | None = None  #: What its part of the step explains, if below speedup.
+    at_most: float | None = None  #: What its part explains, if all of speedup is above it.
     #: faster: proven, by three pairs, or by two whose interval begins at 1.5. looks-faster: the
     #: interval lies above 1, and pairs are missing. slower: it lies below 1.
     verdict: Annotated[
@@ -194,7 +194,7 @@ class Recommendation:
 
     fixes: list[RecommendedFix] = field(default_factory=list)  #: In the order to apply them.
     speedup: Interval | None = None  #: All together, against the untouched program.
-    at_most: float | None = None  #: What their part of the step explains, if below speedup.
+    at_most: float | None = None  #: What their part explains, if all of speedup is above it.
     numerics: str | None = None  #: Whether training stayed the same with all of them.
     numerics_reason: str | None = None  #: What that judgement rests on.
     peak_memory_bytes: int | None = None  #: Memory at its highest with all of them.

@@ -146,19 +146,21 @@ class Judgement:
         return None
 
     def at_most(self, members: Members) -> float | None:
-        """Return what the parts explain that fixes touch, if they came out above it; that counts.
+        """Return what the parts explain that fixes touch, if all of the interval is above it.
 
-        Shares of several may overlap. Where little else is left of a step, that gets faster too:
-        13.6x was measured of a step that waits for seven eighths of its time.
+        What was measured counts. Shares of several may overlap. Where little else is left of a
+        step, that gets faster too: 13.6x was measured of a step that waits for seven eighths of
+        its time.
         """
         candidates = [self.measured[frozenset([name])].arm.candidate for name in members]
         bounds = [candidate.bound if candidate else None for candidate in candidates]
         share = sum(1.0 if bound is None else 1.0 - 1.0 / bound for bound in bounds)
-        measured = self.measured[members]
-        if share >= 1 or not measured.arm.alive:
+        interval = self.intervals[members]
+        if share >= 1 or interval is None:
             return None
         known_to = _BOUND_KNOWN_TO + _REST_KNOWN_TO * share**3
-        return 1.0 / (1.0 - share) if measured.gain > known_to - math.log(1.0 - share) else None
+        explained = 1.0 / (1.0 - share)
+        return explained if interval.low > explained * math.exp(known_to) else None
 
     def results(self, ended: str | None) -> TrialResults:
         """Return all rows and the recommendation; `ended`: why the search ended early, or None."""
