@@ -338,6 +338,7 @@ def test_setup_memory_and_break_even():
     # 0.1 s become 0.05 s: 600 steps win 30 s back.
     assert found.break_even_steps == pytest.approx(600, rel=0.06)
     assert (found.peak_memory_bytes, found.memory_change_bytes) == (1010, 10)
+    assert found.memory_growths == [pytest.approx(1.01)] * found.pairs
     assert found.cost_s == pytest.approx(found.pairs * 35.0)
 
 

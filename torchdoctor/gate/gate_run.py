@@ -214,14 +214,15 @@ class GateRun:
     def _report(
         self, observed: Observed, measured: Measured, verdict: str, commit: str
     ) -> GateReport:
-        rows = metrics(measured, self._settings.tolerances, verdict, observed.waits)
+        settings = self._settings
+        rows = metrics(measured, settings.tolerances, verdict, observed.waits, settings.told_memory)
         if verdict == "not slower" and any(row.verdict == "worse" for row in rows):
             verdict = "slower"
         name = f"{self._ref} ({commit[:10]})"
         boundary = observed.versions[1].steps.boundary
         differences = measured.differences()
         p = p_value(differences) if len(differences) > 1 else None
-        tolerance = self._settings.tolerances["step_time"]
+        tolerance = settings.tolerances["step_time"]
         # Where it is the mean step alone that is slower, more pairs would not decide.
         typical = state(verdict, rows[0].ratio, tolerance)
         basis = Basis(

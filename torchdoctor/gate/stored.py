@@ -31,7 +31,7 @@ from torchdoctor.schema import (
 )
 from torchdoctor.schema.errors import Inconclusive, UsageError
 from torchdoctor.schema.figures import seconds
-from torchdoctor.schema.gate import GateReport
+from torchdoctor.schema.gate import GateMetric, GateReport
 from torchdoctor.schema.record_files import read_report
 from torchdoctor.schema.units import several
 from torchdoctor.trials.compare import has_two_modes
@@ -145,10 +145,9 @@ def stored_report(
     tolerance = settings.tolerances["step_time"]
     compared = against_stored(before, now, tolerance)
     word = state(compared.verdict, compared.ratio, tolerance)
-    peak = stored.baseline.peak_memory_bytes
     rows = [
         *time_rows(before, now, per_step, compared.ratio, tolerance, word),
-        memory([float(peak)] if peak else [], peaks(timings), settings.tolerances),
+        _memory(stored, timings, settings),
     ]
     if stored.steps is not None:
         rows.append(
@@ -180,6 +179,12 @@ def stored_report(
         per="step" if per_step else "sample",
         doubts=[_ANOTHER_TIME, *_long_steps(by, observed[0], timings)],
     )
+
+
+def _memory(stored: Report, timings: list[LaunchTiming], settings: GateSettings) -> GateMetric:
+    peak = stored.baseline.peak_memory_bytes
+    before = [float(peak)] if peak else []
+    return memory(before, peaks(timings), settings.tolerances, settings.told_memory)
 
 
 def _long_steps(by: str, observed: Observation, timings: list[LaunchTiming]) -> list[str]:

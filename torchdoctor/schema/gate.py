@@ -22,8 +22,21 @@ class GateMetric:
     unit: str = ""  #: Of both.
     ratio: Interval | None = None  #: New / reference with its 95 % interval; null: not paired.
     tolerance: float | None = None  #: Accepted growth as a share; null: shown, never fails.
+    #: Of peak memory: the largest growth, as a share, that the report of the applied patch
+    #: (`--patch-of`) measured with it. It is accepted too; null: no report was named, or told none.
+    told: float | None = None
     #: ok, worse, not measured; of step time also (passing) perhaps slower, not seen well enough.
     verdict: str = "not measured"
+
+    @property
+    def allowed(self) -> float | None:
+        """Return the growth that does not fail: the tolerance, or what was told above it."""
+        return None if self.tolerance is None else max(self.tolerance, self.told or 0.0)
+
+    @property
+    def allowed_as_told(self) -> bool:
+        """Return True if what the report told is more than the tolerance."""
+        return self.tolerance is not None and (self.told or 0.0) > self.tolerance
 
 
 @dataclass(frozen=True, kw_only=True)
