@@ -89,8 +89,10 @@ class GateRun:
             ]
             on_device = any(version.processes[0].accelerator for version in observed.versions)
             measured = Measured(how=estimator(kinds, on_device=on_device))
+            machine = session.environment(observed.versions[1])
             try:
-                verdict = self._decide(engine, launches, observed, measured)
+                with session.measuring(machine):
+                    verdict = self._decide(engine, launches, observed, measured)
             except KeyboardInterrupt:
                 self._interrupted, verdict = True, "inconclusive"
                 self._why = fact("interrupted")
@@ -103,7 +105,6 @@ class GateRun:
                 verdict = "inconclusive"
                 self._why = fact("because", reason=why)
             self._doubts += [*_failure_doubts(engine), *session.launch_doubts()]
-            machine = session.environment(observed.versions[1])
             if load := load_of([version.sensors for version in observed.versions], machine.cpus):
                 self._doubts.append(
                     f"Other programs kept {load} busy while the versions were observed: on a quiet "

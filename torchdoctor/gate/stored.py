@@ -75,13 +75,15 @@ def gate_against_report(
         if settings.tolerances.get("data_loader_share") is not None:
             # The first launch reads from a cold disk.
             observed.append(session.observe(UNTOUCHED, "the program again: the wait for data"))
-        timings = launched(session, observed[0], forked=stored.baseline.measured == "side by side")
+        forked = stored.baseline.measured == "side by side"
+        with session.measuring(machine):
+            timings = launched(session, observed[0], forked=forked)
         report = stored_report(stored, name, settings, observed, timings)
         doubts = [*report.doubts, *observed[0].doubts, *session.launch_doubts()]
         doubts += load_doubts(
             stored, [observation.sensors for observation in observed], machine.cpus
         )
-        return session.completed(replace(report, environment=machine, doubts=doubts))
+        return session.completed(replace(report, environment=machine, doubts=doubts), stored)
 
 
 def launched(

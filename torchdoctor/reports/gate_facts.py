@@ -44,6 +44,10 @@ ANSWERS = {
     "four times in five, {measured} were measured: that takes about {takes} ({budget}).",
     "pairs-would-prove-tolerance": "About {pairs} pairs would prove a slow-down of the tolerance "
     "({size}) four times in five, {measured} were measured: that takes about {takes} ({budget}).",
+    "slow-down-may-be-load": "It is slower, and the load of others may be all of that: measure it "
+    "on a quieter machine.",
+    "busy-machine": "Other programs held {held:.1f} of {usable:g} processors meanwhile: times are "
+    "those of a busy machine.",
     "allowed-as-told": "{row}, allowed: what the report told of its patch (up to {told_share} "
     "more).",
     "stored-launches-fail-from": "With the {launches} stored launches, which differ as they do, a "

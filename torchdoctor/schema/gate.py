@@ -6,7 +6,7 @@ from typing import Annotated
 from torchdoctor.schema.environment import Environment
 from torchdoctor.schema.evidence import Evidence
 from torchdoctor.schema.network import NetworkUse
-from torchdoctor.schema.report import WorkloadRecord
+from torchdoctor.schema.report import OtherLoad, WorkloadRecord
 from torchdoctor.schema.summary import Summary
 from torchdoctor.schema.trials import Interval
 
@@ -25,7 +25,8 @@ class GateMetric:
     #: Of peak memory: the largest growth, as a share, that the report of the applied patch
     #: (`--patch-of`) measured with it. It is accepted too; null: no report was named, or told none.
     told: float | None = None
-    #: ok, worse, not measured; of step time also (passing) perhaps slower, not seen well enough.
+    #: ok, worse, not measured; of step time also not decided (worse, as the load of others may be)
+    #: and, passing, perhaps slower, not seen well enough.
     verdict: str = "not measured"
 
     @property
@@ -63,6 +64,7 @@ class GateReport:
     mean_ratio: Interval | None = None  #: Of the mean step; null: it decides, or below two pairs.
     blind_spot: float | None = None  #: Share of slow-down not ruled out; null: below two pairs.
     measured: str = "in turns"  #: side by side (in blocks), in turns, or stored (against a report).
+    other_load: OtherLoad | None = None  #: Of others, during launches; null: not measured.
     network: NetworkUse | None = None  #: What launches sent to other machines; null: no launch.
     doubts: list[str] = field(default_factory=list)  #: Everything that weakens the verdict.
     interrupted: bool = False  #: It ended early.
