@@ -223,6 +223,16 @@ def test_every_tool_says_what_it_takes() -> None:
             "gate",
             {"program": ["python", "a.py"], "baseline": "/runs/1/report.json"},
         ),
+        (
+            "gate --against HEAD --patch-of /runs/1/report.json --fixes a,b -- python a.py -- -x",
+            "gate",
+            {
+                "program": ["python", "a.py", "--", "-x"],
+                "against": "HEAD",
+                "patch_of": "/runs/1/report.json",
+                "fixes": ["a", "b"],
+            },
+        ),
         ("patch /runs/1 --apply", "patch", {"run_folder": "/runs/1"}),
         ("patch /runs/1 --fixes a,b", "patch", {"run_folder": "/runs/1", "fixes": ["a", "b"]}),
         (
@@ -246,7 +256,9 @@ def test_the_command_that_comes_next_is_a_call(
     assert {x: y for x, y in told["arguments"].items() if x != "folder"} == arguments
 
 
-@pytest.mark.parametrize("command", ["run --no-fork -- a.py", "report /runs/1 --details", "env"])
+@pytest.mark.parametrize(
+    "command", ["run --no-fork -- a.py", "gate --seed 1 -- a.py", "report /runs/1 --details", "env"]
+)
 def test_a_command_that_no_tool_stands_for_stays_as_it_is(command: str) -> None:
     following = {"command": f"torchdoctor {command}", "why": "so"}
     assert as_call(following, "/work") == following

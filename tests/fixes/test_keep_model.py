@@ -38,11 +38,14 @@ print("made:", len(made))
 
 
 def run(
-    tmp_path: Path, change: str, fixed: bool, program: str = PROGRAM
+    tmp_path: Path,
+    change: str,
+    fixed: bool,
+    program: str = PROGRAM,
+    line: str = "    y = model(x)",
 ) -> tuple[list[str], dict[str, str]]:
     source = program.replace("CHANGE", change)
-    line = source.split("\n").index("    y = model(x)") + 1
-    made = made_model(source, line, "model")
+    made = made_model(source, source.split("\n").index(line) + 1, "model")
     assert made is not None and not made.in_loop
     settings = {
         "file": "example.py",
@@ -81,3 +84,38 @@ def test_a_model_that_a_request_changes_is_made_anew(tmp_path: Path) -> None:
     fixed, fix = run(tmp_path / "fixed", change, fixed=True)
     assert fix["state"] == "refused" and "changes" in fix["reason"]
     assert fixed == plain
+
+
+METHOD = PROGRAM.replace(
+    """@torch.no_grad()
+def answer(x, path):
+""",
+    """class Base:
+    def answer(self, x, path, *, scale=1.0):
+        return scale * float(x.sum())
+
+
+class Service(Base):
+  @torch.no_grad()
+  def answer(self, x, path, *, scale=1.0):
+    extra = super().answer(x, path, scale=scale)
+""",
+).replace("return float(y.sum())", "return float(y.sum()) + extra")
+METHOD = METHOD.replace("print(sum(answer(", "service = Service()\nprint(sum(service.answer(")
+WITHIN_TRY = PROGRAM.replace(
+    "    y = model(x)", "    try:\n        y = model(x)\n    finally:\n        x = None"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [(METHOD, "    y = model(x)"), (WITHIN_TRY, "        y = model(x)")],
+    ids=["method", "try"],
+)
+def test_code_of_any_form_of_function_is_replaced(tmp_path: Path, program: str, line: str) -> None:
+    """What compiles to cells, defaults and tables of exceptions differs between Pythons."""
+    plain, _ = run(tmp_path / "plain", "pass", fixed=False, program=program, line=line)
+    fixed, fix = run(tmp_path / "fixed", "pass", fixed=True, program=program, line=line)
+    assert fix["state"] == "applied", fix
+    assert fixed[0] == plain[0]
+    assert (plain[1], fixed[1]) == ("made: 20", "made: 3")

@@ -8,7 +8,8 @@ import pytest
 from samples import between, loader_bound
 
 from torchdoctor.reports.formats import rendered
-from torchdoctor.schema import FixSet, Report, Trial
+from torchdoctor.reports.summary import of_report
+from torchdoctor.schema import OUT_OF_TIME, Ending, FixSet, Recommendation, Report, Trial
 
 UNKNOWN = "whether training stays the same is not known"
 WHY = "losses were not seen: the program calls no backward() on a single number"
@@ -44,3 +45,21 @@ def test_what_was_not_measured_needs_no_such_reason() -> None:
     refused = unknown("tf32", verdict="refused", speedup=None, pairs=0)
     assert UNKNOWN not in rendered(report(refused), "terminal")
     assert UNKNOWN not in rendered(loader_bound(), "terminal")
+
+
+def test_a_search_that_tried_nothing_says_so_and_what_it_needs() -> None:
+    """Its only fix was too dear for the budget, and it said that there is nothing to gain."""
+    ending = Ending(reason="not tried", after_s=50.0, budget_s=60.0, needed_s=170.0)
+    untried = Trial(fixes=FixSet.of("set-to-none"), because=OUT_OF_TIME, reason=OUT_OF_TIME)
+    searched = replace(
+        loader_bound(),
+        trials=[untried],
+        ending=ending,
+        recommendation=Recommendation(),
+        reproduce=["torchdoctor run --budget 60s -- train.py"],
+    )
+    screen = " ".join(rendered(searched, "terminal", full=False).split())
+    assert "No fix was tried" in screen and "--budget 3m" in screen
+    assert "othing to gain" not in screen
+    following = of_report(searched).next
+    assert following is not None and "--budget 3m" in following.command

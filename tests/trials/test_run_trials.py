@@ -125,6 +125,21 @@ def test_the_budget_is_kept_and_what_was_measured_too(budget_s):
         assert recommended(results), "60 s are 12 launches: enough to confirm one"
 
 
+@pytest.mark.parametrize("gain", [1.0, 1.5])
+def test_a_start_that_is_dear_against_the_budget_leaves_nothing_tried(gain):
+    """It was "nothing to gain" of the only fix, of which nothing was known."""
+    launch_s = Simulated().launch_s
+    results = try_all(Simulated(gains={"a": gain}), ["a"], 1.5 * launch_s, could_gain={"a": 1.005})
+    assert (results.stopped, row(results, "a").because) == ("not tried", OUT_OF_TIME)
+    enough = try_all(
+        Simulated(gains={"a": gain}),
+        ["a"],
+        1.5 * launch_s + results.lacked_s,
+        could_gain={"a": 1.005},
+    )
+    assert row(enough, "a").because != OUT_OF_TIME and enough.lacked_s is None
+
+
 def test_more_budget_finds_more():
     found = []
     for budget_s in (60.0, 120.0, 300.0):
@@ -341,6 +356,7 @@ def test_setup_memory_and_break_even():
     # 0.1 s become 0.05 s: 600 steps win 30 s back.
     assert found.break_even_steps == pytest.approx(600, rel=0.06)
     assert (found.peak_memory_bytes, found.memory_change_bytes) == (1010, 10)
+    assert found.memory_growths == [pytest.approx(1.01)] * found.pairs
     assert found.cost_s == pytest.approx(found.pairs * 35.0)
 
 

@@ -298,8 +298,23 @@ def test_time_that_proves_nothing_still_looks_at_the_most_promising_fix() -> Non
 
 
 def test_want_of_time_is_no_decision() -> None:
-    assert policy([CACHE], Results(), left_s=15.0).next() == Action(kind="stop", reason="time")
-    assert policy([], Results()).next() == Action(kind="stop", reason="nothing to gain")
+    began = Results(pairs={a_set("cache"): logs(1.3)})
+    assert policy([CACHE], began, left_s=15.0).next() == Action(kind="stop", reason="time")
+
+
+@pytest.mark.parametrize("arm", [CACHE, replace(PRECISION, p_helps=0.01)])
+def test_where_nothing_was_measured_nothing_is_known(arm: Arm) -> None:
+    """A start of 12 s left no room for a pair, and "nothing to gain" was said of the only fix."""
+    dear = policy([arm], Results(), left_s=15.0)
+    assert dear.next() == Action(kind="stop", reason="not tried")
+    assert dear.lacked_s == dear.proof_s(a_set(arm.name)) - 15.0 > 0
+    assert policy([arm], Results(), left_s=15.0 + dear.lacked_s).lacked_s is None or arm is CACHE
+    cut_off = policy([arm], Results(too_dear=frozenset([a_set(arm.name)])), left_s=1000.0)
+    assert cut_off.next() == Action(kind="stop", reason="not tried")
+    assert cut_off.lacked_s == cut_off.proof_s(a_set(arm.name))
+    none_left = policy([], Results())
+    assert none_left.next() == Action(kind="stop", reason="not tried")
+    assert none_left.lacked_s is None
 
 
 @pytest.mark.parametrize("left_s", [5, 19, 21, 25, 41, 47, 70, 100])

@@ -1,7 +1,7 @@
 """Arguments that several commands share, and how they are read."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -177,3 +177,11 @@ def ids(text: str | None) -> list[str] | None:
     if not names:
         raise UsageError("--fixes and --skip take ids: torchdoctor explain --all lists them.")
     return names
+
+
+def named_fixes(fixes: Sequence[str] | None) -> list[str]:
+    """Return the ids of a `--fixes` that may be repeated and have commas; [] if it is not given."""
+    named = list(dict.fromkeys(filter(None, map(str.strip, ",".join(fixes or []).split(",")))))
+    if fixes and not named:
+        raise UsageError("--fixes names no fix.")
+    return named

@@ -42,6 +42,14 @@ _Baseline = Annotated[Path | None, typer.Option(help="A stored report.json of to
 _Tolerance = Annotated[
     str | None, typer.Option(help="Accepted growth, e.g. step_time=5%,peak_memory=10%.")
 ]
+_PatchOf = Annotated[
+    Path | None,
+    typer.Option(help="The report whose patch was applied: memory may grow as it told."),
+]
+_Fixes = Annotated[
+    list[str] | None,
+    typer.Option(help="With --patch-of: the fixes whose edits were applied, if not the patch."),
+]
 
 
 def gate(
@@ -49,6 +57,8 @@ def gate(
     against: _Against = None,
     baseline: _Baseline = None,
     tolerance: _Tolerance = None,
+    patch_of: _PatchOf = None,
+    fixes: _Fixes = None,
     budget: arguments.Budget = "10m",
     timeout: arguments.Timeout = "10m",
     output: arguments.OutputFolder = None,
@@ -85,6 +95,7 @@ def gate(
             raise UsageError("--on measures pairs, and a gate against a report has none.")
         settings = GateSettings(
             tolerances=tolerances(program_folder(workload), tolerance),
+            told_memory=_told_memory(patch_of, fixes),
             **arguments.place(budget, on, nodes, gpus_per_pair, output),
             timeout_s=parse_duration(timeout),
             steps=steps,
@@ -99,6 +110,19 @@ def gate(
         report = _measured(workload, against, baseline, settings, quiet)
         _hand_out(report, details, format)
     _end(report)
+
+
+def _told_memory(patch_of: Path | None, fixes: list[str] | None) -> float | None:
+    """Return the growth of memory that the applied patch's report told, if it is named."""
+    from torchdoctor.gate.applied_patch import told_memory
+    from torchdoctor.schema.record_files import read_report
+
+    applied = arguments.named_fixes(fixes)
+    if patch_of is not None:
+        return told_memory(read_report(patch_of), applied)
+    if applied:
+        raise UsageError("--fixes says what of a report was applied: name it with --patch-of.")
+    return None
 
 
 def _end(report: GateReport) -> NoReturn:

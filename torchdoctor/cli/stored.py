@@ -16,6 +16,7 @@ from torchdoctor.cli.arguments import (
     OutputFile,
     ReportFormat,
     format_of,
+    named_fixes,
 )
 from torchdoctor.cli.outputs import (
     answer_to,
@@ -273,9 +274,7 @@ def _patched(
         _print_undone(undone, format)
         return True
     read = read_report(file)
-    asked = list(dict.fromkeys(filter(None, map(str.strip, ",".join(fixes or []).split(",")))))
-    if fixes and not asked:
-        raise UsageError("--fixes names no fix.")
+    asked = named_fixes(fixes)
     if asked:
         printed = _of_fixes(read, file, asked, apply)
     else:
@@ -331,6 +330,7 @@ class _Commands:
 
     show: str  # the command that prints it
     report: str  # the path of report.json
+    of_fixes: bool  # the fixes were named, in place of those recommended
 
 
 def _commands_of(file: Path, asked: Sequence[str]) -> _Commands:
@@ -339,7 +339,11 @@ def _commands_of(file: Path, asked: Sequence[str]) -> _Commands:
     named = shlex.quote(str(file))
     only = "".join(f" --fixes {shlex.quote(fix)}" for fix in asked)
     report = file / REPORT_NAME if file.is_dir() else file
-    return _Commands(show=f"torchdoctor patch {named}{only}", report=str(report.absolute()))
+    return _Commands(
+        show=f"torchdoctor patch {named}{only}",
+        report=str(report.absolute()),
+        of_fixes=bool(asked),
+    )
 
 
 def _print_patch(
@@ -359,7 +363,7 @@ def _print_patch(
     from torchdoctor.reports.summary import answering_json
 
     run = handed_out.patch_run(report, set_of(printed.edited))
-    check = _check_of_patch(report, commands.report) if printed.diff else None
+    check = _check_of_patch(report, printed.edited, commands) if printed.diff else None
     following = None
     if printed.diff and not changed:
         following = NextCommand(command=f"{commands.show} --apply", why="It changes the files so.")
@@ -381,17 +385,28 @@ def _print_patch(
     )
 
 
-def _check_of_patch(report: Report, path: str) -> NextCommand | None:
-    """Return the gate that measures an applied patch; None: there is nothing to compare with."""
+def _check_of_patch(
+    report: Report, edited: list[RecommendedFix], commands: _Commands
+) -> NextCommand | None:
+    """Return the gate that measures an applied patch; None: there is nothing to compare with.
+
+    It accepts the growth of memory that the report told of this patch.
+    """
+    from torchdoctor.gate.applied_patch import told_memory
     from torchdoctor.gate.stored import FEWEST_STORED
 
+    path = shlex.quote(commands.report)
     folder = Path(report.workload.cwd)
     if len(report.baseline.launches_s) >= FEWEST_STORED:
-        reference = f"--baseline {shlex.quote(path)}"
+        reference = f"--baseline {path}"
     elif any((place / ".git").exists() for place in (folder, *folder.parents)):
         reference = "--against HEAD"
     else:
         return None
+    fixes = [fix.fix for fix in edited] if commands.of_fixes else []
+    if told_memory(report, fixes) is not None:
+        reference += f" --patch-of {path}"
+        reference += f" --fixes {shlex.quote(','.join(fixes))}" if fixes else ""
     command = f"torchdoctor gate {reference} -- {shlex.join(report.workload.command)}"
     why = "Once the patch is applied, it measures the changed program against the old one."
     return NextCommand(command=command, why=why)

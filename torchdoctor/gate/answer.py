@@ -35,8 +35,18 @@ def answer(
         # The rate is the step time's figure, inverted.
         named = [row.name for row in rows if row.verdict == "worse" and row.name != "samples_per_s"]
         with_times = [row.name for row in rows if row.name in named and _times(row.ratio)]
-        return [fact("worse", reference=reference, names=named, with_times=with_times)]
-    return _passed(rows[0], verdict, reference, basis)
+        worse = fact("worse", reference=reference, names=named, with_times=with_times)
+        return [worse, *_as_told(rows)]
+    return [*_passed(rows[0], verdict, reference, basis), *_as_told(rows)]
+
+
+def _as_told(rows: Sequence[GateMetric]) -> list[Evidence]:
+    """Return which growth is allowed because the report of the applied patch told it."""
+    return [
+        fact("allowed-as-told", metric=row.name, told=row.told)
+        for row in rows
+        if row.allowed_as_told and row.verdict == "ok"
+    ]
 
 
 def _passed(time: GateMetric, verdict: str, reference: str, basis: Basis) -> list[Evidence]:

@@ -69,8 +69,12 @@ def metrics(
     tolerances: Mapping[str, float],
     verdict: str,
     observed: Sequence[tuple[StepStatistics, StepStatistics]],
+    told_memory: float | None = None,
 ) -> list[GateMetric]:
-    """Return a row for each metric; `observed`: steps of (reference, new), once for each order."""
+    """Return a row for each metric; `observed`: steps of (reference, new), once for each order.
+
+    `told_memory`: as `GateSettings` has it.
+    """
     times = measured.times()
     ratio = ratio_of(measured.differences())
     accepted = tolerances.get("step_time")
@@ -80,7 +84,7 @@ def metrics(
     old, new = (peaks([pair.launches[side] for pair in measured.pairs]) for side in (0, 1))
     return [
         *time_rows(before, now, measured.per_step, ratio, accepted, word),
-        memory(old, new, tolerances),
+        memory(old, new, tolerances, told_memory),
         waiting(observed, tolerances),
     ]
 
@@ -114,19 +118,24 @@ def peaks(launches: Sequence[LaunchTiming]) -> list[float]:
 
 
 def memory(
-    before: Sequence[float], now: Sequence[float], tolerances: Mapping[str, float]
+    before: Sequence[float],
+    now: Sequence[float],
+    tolerances: Mapping[str, float],
+    told: float | None = None,
 ) -> GateMetric:
     """Return the row of peak memory, from each launch's bytes."""
-    tolerance = tolerances.get("peak_memory")
-    worse = tolerance is not None and grown(before, now, tolerance)
-    return GateMetric(
+    row = GateMetric(
         name="peak_memory",
         reference=median(before) if before else None,
         new=median(now) if now else None,
         unit="bytes",
-        tolerance=tolerance,
-        verdict="not measured" if not before or not now else "worse" if worse else "ok",
+        tolerance=tolerances.get("peak_memory"),
+        told=told,
     )
+    if not before or not now:
+        return row
+    worse = row.allowed is not None and grown(before, now, row.allowed)
+    return replace(row, verdict="worse" if worse else "ok")
 
 
 def waiting(

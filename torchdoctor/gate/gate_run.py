@@ -88,8 +88,10 @@ class GateRun:
             ]
             on_device = any(version.processes[0].accelerator for version in observed.versions)
             measured = Measured(how=estimator(kinds, on_device=on_device))
+            machine = session.environment(observed.versions[1])
             try:
-                verdict = self._decide(engine, launches, observed, measured)
+                with session.measuring(machine):
+                    verdict = self._decide(engine, launches, observed, measured)
             except KeyboardInterrupt:
                 self._interrupted, verdict = True, "inconclusive"
                 self._why = fact("interrupted")
@@ -102,7 +104,6 @@ class GateRun:
                 verdict = "inconclusive"
                 self._why = fact("because", reason=why)
             self._doubt(*_failure_doubts(engine), *session.launch_doubts())
-            machine = session.environment(observed.versions[1])
             if load := load_of([version.sensors for version in observed.versions], machine.cpus):
                 self._doubt(fact("busy-while-observed", load=load))
             report = self._report(observed, measured, verdict, reference.commit)
@@ -201,14 +202,15 @@ class GateRun:
     def _report(
         self, observed: Observed, measured: Measured, verdict: str, commit: str
     ) -> GateReport:
-        rows = metrics(measured, self._settings.tolerances, verdict, observed.waits)
+        settings = self._settings
+        rows = metrics(measured, settings.tolerances, verdict, observed.waits, settings.told_memory)
         if verdict == "not slower" and any(row.verdict == "worse" for row in rows):
             verdict = "slower"
         name = f"{self._ref} ({commit[:10]})"
         boundary = observed.versions[1].steps.boundary
         differences = measured.differences()
         p = p_value(differences) if len(differences) > 1 else None
-        tolerance = self._settings.tolerances["step_time"]
+        tolerance = settings.tolerances["step_time"]
         # Where it is the mean step alone that is slower, more pairs would not decide.
         typical = state(verdict, rows[0].ratio, tolerance)
         basis = Basis(

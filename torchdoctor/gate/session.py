@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from torchdoctor import __version__
 from torchdoctor.bench.record import Recorder
+from torchdoctor.gate.busy_machine import with_load
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.escaped_writes import escape_doubts
 from torchdoctor.launch.kept_input import keep_stdin
@@ -17,15 +18,18 @@ from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.run_folder import gone_if_refused, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.environment import as_seen_by, environment
+from torchdoctor.machine.load_beside import LoadBeside
 from torchdoctor.observe.observation import Observation
 from torchdoctor.reports.gate_facts import with_sentence
 from torchdoctor.reports.wording import program_failed
 from torchdoctor.schema import (
     Environment,
     Evidence,
+    OtherLoad,
     ProgramFailure,
     ProgressEvent,
     Remark,
+    Report,
     StepStatistics,
     Workload,
     WorkloadRecord,
@@ -53,6 +57,7 @@ class GateSession:
         self._began, self._created = time.monotonic(), datetime.now(timezone.utc)
         self._closing = contextlib.ExitStack()
         self.input_doubts: list[Evidence] = []  # of what was piped in
+        self._other_load: OtherLoad | None = None  # while anything was measured
 
     def __enter__(self) -> GateSession:
         settings = self.settings
@@ -115,15 +120,33 @@ class GateSession:
         )
         return replace(machine, sandbox=self.sandbox.mode)
 
+    @contextlib.contextmanager
+    def measuring(self, machine: Environment) -> Iterator[None]:
+        """Measure meanwhile what others hold; not on nodes, which have a load of their own."""
+        if self.settings.cluster is not None:
+            yield
+            return
+        beside = LoadBeside(machine.cpus, self._folder)
+        try:
+            with beside.measuring():
+                yield
+        finally:
+            held = beside.on_average()
+            if held is not None:
+                self._other_load = OtherLoad(held=held, usable=machine.cpus)
+
     def launch_doubts(self) -> list[Evidence]:
         """Return what the launches gave reason to doubt, and the sandbox they ran in."""
         escaped = escape_doubts(self.recorder.escaped, self.sandbox.mode)
         return [*self.input_doubts, *self.recorder.doubts, *escaped, *self.sandbox.doubts]
 
-    def completed(self, report: GateReport) -> GateReport:
-        """Return the report with what was launched, when and where."""
+    def completed(self, report: GateReport, stored: Report | None = None) -> GateReport:
+        """Return the report with what was launched, when, where and beside which load.
+
+        `stored`: the report that was compared with.
+        """
         return replace(
-            with_sentence(report),
+            with_sentence(with_load(report, self._other_load, stored)),
             torchdoctor_version=__version__,
             created=self._created.isoformat(timespec="seconds"),
             workload=_record(self.workload),

@@ -24,6 +24,7 @@ class GateSettings:
     """What the user asked for. `tolerances`: accepted growth by metric, as shares."""
 
     tolerances: dict[str, float]
+    told_memory: float | None = None  # growth that the report of the applied patch measured
     budget_s: float = 600.0
     timeout_s: float = 600.0
     output: Path | None = None

@@ -34,7 +34,7 @@ from torchdoctor.schema import (
 )
 from torchdoctor.schema.errors import Inconclusive, UsageError
 from torchdoctor.schema.figures import seconds
-from torchdoctor.schema.gate import GateReport
+from torchdoctor.schema.gate import GateMetric, GateReport
 from torchdoctor.schema.record_files import read_report
 from torchdoctor.trials.compare import has_two_modes
 
@@ -69,7 +69,9 @@ def gate_against_report(
         if settings.tolerances.get("data_loader_share") is not None:
             # The first launch reads from a cold disk.
             observed.append(session.observe(UNTOUCHED, "the program again: the wait for data"))
-        timings = launched(session, observed[0], forked=stored.baseline.measured == "side by side")
+        forked = stored.baseline.measured == "side by side"
+        with session.measuring(machine):
+            timings = launched(session, observed[0], forked=forked)
         report = stored_report(stored, name, settings, observed, timings)
         sensors = [observation.sensors for observation in observed]
         doubts = [
@@ -78,7 +80,7 @@ def gate_against_report(
             *load_doubts(stored, sensors, machine.cpus),
         ]
         remarks = [*report.remarks, *map(as_remark, doubts)]
-        return session.completed(replace(report, environment=machine, remarks=remarks))
+        return session.completed(replace(report, environment=machine, remarks=remarks), stored)
 
 
 def launched(
@@ -142,10 +144,9 @@ def stored_report(
     tolerance = settings.tolerances["step_time"]
     compared = against_stored(before, now, tolerance)
     word = state(compared.verdict, compared.ratio, tolerance)
-    peak = stored.baseline.peak_memory_bytes
     rows = [
         *time_rows(before, now, per_step, compared.ratio, tolerance, word),
-        memory([float(peak)] if peak else [], peaks(timings), settings.tolerances),
+        _memory(stored, timings, settings),
     ]
     if stored.steps is not None:
         rows.append(
@@ -177,6 +178,12 @@ def stored_report(
         per="step" if per_step else "sample",
         remarks=_remarks(by, observed[0], timings),
     )
+
+
+def _memory(stored: Report, timings: list[LaunchTiming], settings: GateSettings) -> GateMetric:
+    peak = stored.baseline.peak_memory_bytes
+    before = [float(peak)] if peak else []
+    return memory(before, peaks(timings), settings.tolerances, settings.told_memory)
 
 
 def _remarks(by: str, observed: Observation, timings: list[LaunchTiming]) -> list[Remark]:

@@ -48,9 +48,15 @@ def row(metric: GateMetric, unit: str = "step") -> list[str]:
             for value in (metric.reference, metric.new)
         ),
         _ratio(metric.ratio),
-        figures.MISSING if metric.tolerance is None else figures.percent(metric.tolerance),
+        _allowed(metric),
         verdicts.get(metric.verdict, metric.verdict),
     ]
+
+
+def _allowed(metric: GateMetric) -> str:
+    if metric.allowed is None:
+        return figures.MISSING
+    return f"{figures.percent(metric.allowed)}{' (told)' * metric.allowed_as_told}"
 
 
 def figure(value: float | None, metric: GateMetric, unit: str = "step") -> str:
@@ -156,7 +162,7 @@ def junit(report: GateReport) -> str:
         reference = figure(metric.reference, metric, report.unit)
         new = figure(metric.new, metric, report.unit)
         text = f"{reference} -> {new}, ratio {_ratio(metric.ratio)}"
-        text = figures.clean(f"{text}, tolerance {figures.percent(metric.tolerance)}")
+        text = figures.clean(f"{text}, tolerance {_allowed(metric)}")
         if metric.verdict == "worse" and not undecided:
             ElementTree.SubElement(case, "failure", message=reason).text = text
         if metric.verdict in WEAK:

@@ -44,6 +44,12 @@ ANSWERS = {
     "four times in five, {measured} were measured: that takes about {takes} ({budget}).",
     "pairs-would-prove-tolerance": "About {pairs} pairs would prove a slow-down of the tolerance "
     "({size}) four times in five, {measured} were measured: that takes about {takes} ({budget}).",
+    "slow-down-may-be-load": "It is slower, and the load of others may be all of that: measure it "
+    "on a quieter machine.",
+    "busy-machine": "Other programs held {held:.1f} of {usable:g} processors meanwhile: times are "
+    "those of a busy machine.",
+    "allowed-as-told": "{row}, allowed: what the report told of its patch (up to {told_share} "
+    "more).",
     "stored-launches-fail-from": "With the {launches} stored launches, which differ as they do, a "
     "gate fails from {limit:.3f} on.",
 }
@@ -75,6 +81,10 @@ def _answered(evidence: Evidence, rows: list[GateMetric], words: Mapping[str, st
     values = {**words, **evidence.values, **_words(evidence.values, words["unit"])}
     if evidence.fact == "worse":
         values["worse"] = _worse(rows, values["names"], values["with_times"], words["unit"])
+    if evidence.fact == "allowed-as-told":
+        row = next(row for row in rows if row.name == values["metric"])
+        change = _from_to(row, words["unit"])
+        values |= {"row": change[:1].upper() + change[1:], "told_share": percent(row.told)}
     return templates.filled(template, values, {})
 
 
@@ -106,9 +116,7 @@ def _worse(rows: list[GateMetric], names: list[str], with_times: list[str], unit
     failed = [row for row in rows if row.name in names]
     parts = []
     for row in failed:
-        old = figure(row.reference, row, unit)
-        new = figure(row.new, row, unit)
-        part = f"{named(row, unit)} {old} -> {new}"
+        part = _from_to(row, unit)
         if row.name in with_times and row.ratio is not None:
             interval = _interval(row.ratio.low, row.ratio.high)
             part += f", {row.ratio.estimate:.3f} times as long {interval}"
@@ -116,9 +124,16 @@ def _worse(rows: list[GateMetric], names: list[str], with_times: list[str], unit
             allowed = f"{percent(row.tolerance)} more"
             if row.unit == "share":
                 allowed = f"{100 * row.tolerance:.3g} points of the {unit} more"
+            if row.allowed_as_told:
+                allowed = f"what the report told of its patch, {percent(row.told)} more"
             part += f", allowed {allowed}"
         parts.append(part)
     return f"{', '.join(named(row, unit) for row in failed)}: {'; '.join(parts)}"
+
+
+def _from_to(row: GateMetric, unit: str) -> str:
+    """Return a row's name and figures: "peak memory 301 MB -> 364 MB"."""
+    return f"{named(row, unit)} {figure(row.reference, row, unit)} -> {figure(row.new, row, unit)}"
 
 
 def _interval(low: float, high: float) -> str:

@@ -195,7 +195,9 @@ def _next(
     if again and _more_time_decides(report):
         minutes = math.ceil(_needed_s(report) / _MINUTE_S)
         command = _BUDGET.sub(f"--budget {minutes}m", again, count=1)
-        why = f"What is worth measuring did not fit in the time.{again_in_cell}"
+        untried = report.ending is not None and report.ending.needed_s is not None
+        what = "No fix was tried: none fits" if untried else "What is worth measuring did not fit"
+        why = f"{what} in the time.{again_in_cell}"
         return NextCommand(command=command, why=why)
     if fixes:
         command = f"torchdoctor explain {shlex.quote(fixes[0].fix)}"
@@ -224,7 +226,9 @@ def _more_time_decides(report: Report) -> bool:
     ending = report.ending
     if ending is None:  # not even a pair fitted in, where the reason names a budget
         return "--budget" in (report.no_trials_reason or "")
-    return ending.reason in ("time", "busy machine") or report.recommendation.open_proof is not None
+    if ending.reason in ("time", "busy machine") or ending.needed_s is not None:
+        return True
+    return report.recommendation.open_proof is not None
 
 
 def _needed_s(report: Report) -> float:
@@ -234,6 +238,8 @@ def _needed_s(report: Report) -> float:
     if ending is None:
         named = re.search(r"--budget (\d+)s", report.no_trials_reason or "")
         return float(named[1]) if named else 2 * (report.elapsed_s or _MINUTE_S)
+    if ending.needed_s is not None:
+        return ending.needed_s
     more_s = proof.seconds if proof is not None and proof.seconds is not None else ending.budget_s
     return max(ending.budget_s, ending.after_s) + more_s
 

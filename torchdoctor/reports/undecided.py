@@ -14,7 +14,7 @@ from torchdoctor.reports.screen_room import LONGEST_NAMES, short_name
 from torchdoctor.reports.time_parts import time_bars
 from torchdoctor.reports.trial_rows import LOOKS_FASTER, may_gain_more, not_tried, verdict_of
 from torchdoctor.reports.vocabulary import compared, step_of
-from torchdoctor.schema import NOT_WORTH_ITS_TIME, OUT_OF_TIME, Report, Trial
+from torchdoctor.schema import NOT_WORTH_ITS_TIME, OUT_OF_TIME, Ending, Report, Trial
 from torchdoctor.schema.figures import counted, duration, percent, ratio, says_something, speedup
 from torchdoctor.schema.traced import MATTERS
 
@@ -59,6 +59,8 @@ def _undecided(report: Report, best: Trial | None) -> list[Block]:
     measured = [trial for trial in report.trials if trial.speedup is not None or trial.pairs]
     if measured and ends_without_gain(report):
         return _nothing_to_gain(report)
+    if report.ending is not None and report.ending.needed_s is not None:
+        return _not_tried(report.ending)
     if best is not None:
         return [*_most_promising(report, best), *more_time(report)]
     untried = [trial for trial in report.trials if not_tried(trial)]
@@ -74,6 +76,20 @@ def _undecided(report: Report, best: Trial | None) -> list[Block]:
     if any(verdict_of(trial) == "faster" for trial in measured):
         but = f" without changing {compared(report)}"
     return [KeyFigures("Nothing to change.", f"No fix that was tried is faster{but}.")]
+
+
+def _not_tried(ending: Ending) -> list[Block]:
+    """Return that no fix was tried, and the budget that the cheapest needs."""
+    figure = f"The cheapest does not fit in a budget of {duration(ending.budget_s)}."
+    enough = f"--budget {_minutes(ending.needed_s or ending.budget_s)}m"
+    return [
+        KeyFigures("No fix was tried.", figure),
+        *sentences(f"Next: the same command with {enough}, in which it can be measured."),
+    ]
+
+
+def _minutes(budget_s: float) -> int:
+    return math.ceil(budget_s / 60)
 
 
 def _most_promising(report: Report, best: Trial) -> list[Block]:
@@ -205,4 +221,4 @@ def _with_longer_budget(report: Report, more_s: float | None) -> str:
     if report.interrupted or report.failure or ending is None:
         return ""
     needed_s = max(ending.budget_s, ending.after_s) + (more_s or ending.budget_s)
-    return f": the same command with --budget {math.ceil(needed_s / 60)}m"
+    return f": the same command with --budget {_minutes(needed_s)}m"

@@ -60,6 +60,7 @@ from torchdoctor.trials.arms import fix_facts
 from torchdoctor.trials.ceilings import ceiling_trials
 from torchdoctor.trials.log import Budget
 from torchdoctor.trials.numerics import trains_in_low_precision
+from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.search import SearchSettings, run_trials
 from torchdoctor.trials.training_trials import try_advice
 
@@ -171,6 +172,15 @@ class _Checkup(RunResults):
     def _left(self) -> float:
         """Return the seconds that launches may still take."""
         return self.recorder.left_s
+
+    def _budget_with(self, more_s: float) -> float:
+        """Return a budget that leaves trials so many seconds more.
+
+        Of more time, shares go to observing and, where it is still to come, to profiling.
+        """
+        profile_share = _PROFILE_SHARE if self.recording.trace is None else 0.0
+        free = 1 - _OBSERVE_MOST - profile_share
+        return ((1 - _OBSERVE_MOST) * self.settings.budget_s + more_s) / free
 
     def _relay(self, event: ProgressEvent) -> None:
         network = self.recorder.network
@@ -377,10 +387,7 @@ class _Checkup(RunResults):
         left_s = self._left()
         least_s = _LEAST_TRIALS_S + observation.start_s
         if left_s < least_s:
-            # Of more time, shares go to observing and, where it is still to come, to profiling.
-            profile_share = _PROFILE_SHARE if self.recording.trace is None else 0.0
-            free = 1 - _OBSERVE_MOST - profile_share
-            enough_s = ((1 - _OBSERVE_MOST) * wanted.budget_s + least_s - left_s) / free
+            enough_s = self._budget_with(least_s - left_s)
             self.no_trials_reason = (
                 f"Observing left {max(left_s, 0):.0f} s of the budget of {wanted.budget_s:.0f} s, "
                 f"too little for a pair of launches: --budget {enough_s + 1:.0f}s would do."
@@ -415,11 +422,19 @@ class _Checkup(RunResults):
                 },
             ),
         )
-        self.interrupted = self.trials.interrupted
+        self._take_ending(self.trials, beside)
+
+    def _take_ending(self, trials: TrialResults, beside: LoadBeside) -> None:
+        """Set how the trials ended, and what others held meanwhile."""
+        self.interrupted = trials.interrupted
+        lacked_s = trials.lacked_s
         self.ending = Ending(
-            reason=self.trials.stopped, after_s=self._elapsed(), budget_s=wanted.budget_s
+            reason=trials.stopped,
+            after_s=self._elapsed(),
+            budget_s=self.settings.budget_s,
+            needed_s=None if lacked_s is None else self._budget_with(lacked_s),
         )
-        self.doubts += self.trials.doubts
+        self.doubts += trials.doubts
         held = beside.on_average()
         if held is not None:
             self.other_load = OtherLoad(held=held, usable=beside.usable)

@@ -6,7 +6,7 @@ from typing import Annotated
 from torchdoctor.schema.environment import Environment
 from torchdoctor.schema.evidence import Evidence, Remark
 from torchdoctor.schema.network import NetworkUse
-from torchdoctor.schema.report import WorkloadRecord
+from torchdoctor.schema.report import OtherLoad, WorkloadRecord
 from torchdoctor.schema.summary import Summary
 from torchdoctor.schema.trials import Interval
 
@@ -22,8 +22,22 @@ class GateMetric:
     unit: str = ""  #: Of both.
     ratio: Interval | None = None  #: New / reference with its 95 % interval; null: not paired.
     tolerance: float | None = None  #: Accepted growth as a share; null: shown, never fails.
-    #: ok, worse, not measured; of step time also (passing) perhaps slower, not seen well enough.
+    #: Of peak memory: the largest growth, as a share, that the report of the applied patch
+    #: (`--patch-of`) measured with it. It is accepted too; null: no report was named, or told none.
+    told: float | None = None
+    #: ok, worse, not measured; of step time also not decided (worse, as the load of others may be)
+    #: and, passing, perhaps slower, not seen well enough.
     verdict: str = "not measured"
+
+    @property
+    def allowed(self) -> float | None:
+        """Return the growth that does not fail: the tolerance, or what was told above it."""
+        return None if self.tolerance is None else max(self.tolerance, self.told or 0.0)
+
+    @property
+    def allowed_as_told(self) -> bool:
+        """Return True if what the report told is more than the tolerance."""
+        return self.tolerance is not None and (self.told or 0.0) > self.tolerance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +64,7 @@ class GateReport:
     mean_ratio: Interval | None = None  #: Of the mean step; null: it decides, or below two pairs.
     blind_spot: float | None = None  #: Share of slow-down not ruled out; null: below two pairs.
     measured: str = "in turns"  #: side by side (in blocks), in turns, or stored (against a report).
+    other_load: OtherLoad | None = None  #: Of others, during launches; null: not measured.
     network: NetworkUse | None = None  #: What launches sent to other machines; null: no launch.
     remarks: list[Remark] = field(default_factory=list)  #: Everything that weakens the verdict.
     doubts: list[str] = field(default_factory=list)  #: The same in words, for readers.

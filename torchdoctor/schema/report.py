@@ -232,13 +232,22 @@ class OtherLoad:
 class Ending:
     """How the search for fixes ended."""
 
-    #: nothing to gain: no measurement was worth its time; time: more of it may find more; busy
-    #: machine: nothing to gain, but for workers and threads, whose processors others held.
+    #: nothing to gain: no further measurement was worth its time; not tried: no fix was measured,
+    #: so that nobody knows; time: more of it may find more; busy machine: nothing to gain, but for
+    #: workers and threads, whose processors others held.
     reason: Annotated[
-        str, "decided", "nothing to gain", "busy machine", "time", "interrupted", "failed"
+        str,
+        "decided",
+        "nothing to gain",
+        "not tried",
+        "busy machine",
+        "time",
+        "interrupted",
+        "failed",
     ]
     after_s: float  #: Since the run began.
     budget_s: float  #: What the run was given.
+    needed_s: float | None = None  #: A budget that tries the cheapest fix; null: it tried some.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,6 +108,7 @@ class Trial:
     risk: int = 0  #: 0 same result, 1 rounding or order, 2 lower precision, 3 changes training.
     peak_memory_bytes: int | None = None  #: Memory at its highest, with the fix.
     memory_change_bytes: int | None = None  #: The same, less that of the untouched program.
+    memory_growths: list[float] = field(default_factory=list)  #: Of each pair: with / without it.
     cost_s: float = 0.0  #: Time that its launches took.
     reason: str | None = None  #: Why it was refused, failed or stayed unclear.
     pairs: int = 0  #: Launches with the fix that were compared with one of the untouched program.

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 
-from torchdoctor.bench.pair_times import TRIMMED, Estimator, untouched_differences
+from torchdoctor.bench.pair_times import TRIMMED, Estimator, untouched_differences, usable
 from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.schema import LaunchTiming, Pair, StepStatistics
 from torchdoctor.trials import compare
@@ -30,6 +30,8 @@ class Measured:
     by: str  # "patch", "pairs", "sizes", "blocks" of one launch, or "" if nothing was measured
     numerics: Numerics
     patched: int = 0  # of the differences, those of the patch: the last ones
+    # Of its pairs: peak memory in bytes, untouched and with the fix.
+    memory: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def gain(self) -> float:
@@ -160,6 +162,7 @@ class Evidence:
                 by="patch",
                 numerics=self.numerics(patched),
                 patched=len(patch),
+                memory=[*self._memory(arm), *self._memory(patched)],
             )
         sources = ("pairs", "sizes", "blocks")
         source = next((name for name in sources if self.differences(arm, name)), "")
@@ -169,7 +172,19 @@ class Evidence:
             other=self._other(arm, source) if source else [],
             by=source,
             numerics=self.numerics(arm),
+            memory=self._memory(arm),
         )
+
+    def _memory(self, arm: Arm) -> list[tuple[int, int]]:
+        """Return the peak memory of both launches of each pair, where both are of one kind."""
+        launches = [pair.launches for pair in self._log.pairs.get(arm.key, [])]
+        return [
+            (untouched.peak_memory_bytes, fixed.peak_memory_bytes)
+            for untouched, fixed in launches
+            if usable(untouched) and usable(fixed)
+            if untouched.gpu_memory == fixed.gpu_memory
+            if untouched.peak_memory_bytes and fixed.peak_memory_bytes
+        ]
 
     def _other(self, arm: Arm, source: str) -> list[float]:
         """Return the differences by whichever of mean and median does not decide, if it says any.

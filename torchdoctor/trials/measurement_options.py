@@ -27,7 +27,7 @@ class Action:
     members: Members = frozenset()  # of the set that a pair is for
     arms: tuple[str, ...] = ()  # that a switching launch takes turns with, for `rounds` rounds
     rounds: int = 0
-    reason: str = ""  # "decided", "nothing to gain" or "time"
+    reason: str = ""  # "decided", "nothing to gain", "not tried" or "time"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,6 +59,7 @@ class TrialResults:
     per_step: bool = False
     doubts: list[Fact] = field(default_factory=list)
     stopped: str = "time"  # `Ending.reason`
+    lacked_s: float | None = None  # where nothing was tried: of the cheapest proof
     interrupted: bool = False
     launches: int = 0  # how many were started and ended
     source_patch: SourcePatch | None = None  # makes the recommended fixes permanent
@@ -191,14 +192,8 @@ class Judgement:
         arm = measured.arm
         timings = measured.arm.timings
         untouched = self._evidence.baselines
-        memory = _median(t.peak_memory_bytes for t in timings)
-        memory_before = _median(
-            t.peak_memory_bytes
-            for t in untouched
-            if any(t.gpu_memory == o.gpu_memory for o in timings)
-        )
+        memory, change = self._memory(measured)
         setup_s = _setup(timings, untouched)
-        change = None if memory is None or memory_before is None else round(memory - memory_before)
         return Trial(
             fixes=arm.fixes,
             speedup=self.intervals[members],
@@ -209,7 +204,8 @@ class Judgement:
             decisions=measured.numerics.decisions,
             risk=arm.facts.risk,
             peak_memory_bytes=None if memory is None else round(memory),
-            memory_change_bytes=change,
+            memory_change_bytes=None if change is None else round(change),
+            memory_growths=[fixed / before for before, fixed in measured.memory],
             cost_s=arm.cost_s,
             reason=arm.refused or arm.failed or self._reason(members, ended),
             pairs=len(measured.differences),
@@ -225,6 +221,20 @@ class Judgement:
             median_speedup=compare.estimate(measured.other) if arm.alive else None,
             **self._belief(members, ended),
         )
+
+    def _memory(self, measured: Measured) -> tuple[float | None, float | None]:
+        """Return the peak memory with an arm in bytes, and its change: of its pairs, if any."""
+        if measured.memory:  # which are those of its patch too
+            changes = [fixed - untouched for untouched, fixed in measured.memory]
+            return _median(fixed for _, fixed in measured.memory), _median(changes)
+        timings = measured.arm.timings
+        fixed = _median(timing.peak_memory_bytes for timing in timings)
+        untouched = _median(
+            timing.peak_memory_bytes
+            for timing in self._evidence.baselines
+            if any(timing.gpu_memory == other.gpu_memory for other in timings)
+        )
+        return fixed, None if fixed is None or untouched is None else fixed - untouched
 
     def _belief(self, members: Members, ended: str | None) -> dict[str, Any]:
         """Return what is believed of an arm by everything that was measured."""

@@ -405,6 +405,7 @@ class Search:
             launches=self._log.engine.launches,
             doubts=[*self._doubts, *rows.doubts, *self._launch_doubts()],
             stopped=self._stopped,
+            lacked_s=self._policy().lacked_s if self._stopped == "not tried" else None,
             interrupted=self._stopped == "interrupted",
             ceilings=self._tried_ceilings(),
         )

@@ -82,11 +82,35 @@ class SearchPolicy:
         """Return the seconds of the pairs that the proof of a set lacks."""
         return self._costs.proof_s(members)
 
+    @property
+    def nothing_measured(self) -> bool:
+        """Return whether no fix was compared with the untouched program, neither well nor badly."""
+        return not self.results.pairs and not self.results.blocks
+
     def lacks_time(self, members: Members) -> bool:
-        """Return whether pairs of a set would be worth having, and do not fit."""
+        """Return whether pairs of a set would be worth having, and do not fit.
+
+        Where nothing was measured, what is believed of a set is no reason to leave it out.
+        """
+        if self.nothing_measured and not self._costs.fits(members):
+            return True
         least = self._claimed.worth + self._further_gain
         is_worth_having = self._lookahead.worth(members, math.inf) > least
         return is_worth_having and self.proof_s(members) > self.prices.left_s
+
+    @property
+    def lacked_s(self) -> float | None:
+        """Return the seconds that the cheapest proof lacks; None: none of a fix lacks time.
+
+        What was cut off took longer than its price: it lacks as much as all of its proof.
+        """
+        lacked_s = [
+            self.proof_s(members)
+            - (0.0 if members in self.results.too_dear else self.prices.left_s)
+            for members in self._sets.alone
+            if self.lacks_time(members)
+        ]
+        return max(min(lacked_s), 0.0) if lacked_s else None
 
     # -- the next measurement
 
@@ -114,14 +138,16 @@ class SearchPolicy:
 
     def _first_of_all(self) -> Members | None:
         """Return the set that gets a pair without being compared with others."""
-        if not self.results.pairs and not self.results.blocks:
+        if self.nothing_measured:
             cure = self._untried_cure()
             if cure is not None:
                 return cure
         return self._clearly_faster()
 
     def _why_stop(self) -> str:
-        """Return "time" where more of it would be worth having."""
+        """Return "time" where more of it would be worth having; `Ending.reason` has the others."""
+        if self.nothing_measured:
+            return "not tried"
         if any(map(self.lacks_time, self.targets)):
             return "time"
         return "decided" if self.claims else "nothing to gain"

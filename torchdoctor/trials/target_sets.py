@@ -27,6 +27,11 @@ class TargetSets:
             return False
         return not any(failed <= members for failed in self._results.failed_sets)
 
+    @property
+    def alone(self) -> list[Members]:
+        """Return each arm that did not fail, as a set of its own."""
+        return [frozenset([name]) for name in self.alive]
+
     @cached_property
     def targets(self) -> list[Members]:
         """Return the sets that a pair may be spent on."""
@@ -39,7 +44,7 @@ class TargetSets:
 
     def _proposed(self) -> Iterator[Members]:
         """Yield sets that are worth a thought, some of them twice."""
-        yield from (frozenset([name]) for name in self.alive)
+        yield from self.alone
         best = self.best_set
         if len(best) > 1:
             yield best

@@ -100,8 +100,8 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     may_help = remedies(start, log.process, phases, int(log.steps.step[-1]), largest)
     trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
     advice = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
-    endings = [ending, *_lost(log.steps)]
-    summary = WatchSummary(status=status, ending=endings, **advice, **about, **result)  # type: ignore[arg-type]
+    about["ending"] = [ending, *_lost(log.steps)]
+    summary = WatchSummary(status=status, **advice, **about, **result)  # type: ignore[arg-type]
     return _of_overlapping(summary, log.process)
 
 

@@ -13,6 +13,12 @@ _ITS_VALUE: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--steps-total": ("steps_total", int),
     "--cost-per-hour": ("cost_per_hour", float),
 }
+_OF_GATE = {  # the same of `gate`, whose values are text, but for a list of fixes
+    "--against": "against",
+    "--baseline": "baseline",
+    "--patch-of": "patch_of",
+    "--fixes": "fixes",
+}
 
 
 def as_call(following: dict[str, Any] | None, folder: str) -> dict[str, Any] | None:
@@ -45,12 +51,24 @@ def _call(words: Sequence[str], folder: str) -> tuple[str, dict[str, Any]] | Non
         case ["patch", run_folder, "--fixes", idents] | ["patch", "--fixes", idents, run_folder]:
             arguments = {"run_folder": run_folder, "fixes": idents.split(","), "folder": folder}
             return "patch", arguments
-        case ["gate", ("--against" | "--baseline") as option, reference, "--", *program]:
-            return "gate", {"program": program, option[2:]: reference, "folder": folder}
+        case ["gate", *options_and_program] if "--" in options_and_program:
+            asked = _of_gate(options_and_program)
+            return None if asked is None else ("gate", {**asked, "folder": folder})
         case ["run", *options_and_program]:
             asked = _of_run(options_and_program)
             return None if asked is None else ("run_trials", {**asked, "folder": folder})
     return None
+
+
+def _of_gate(words: list[str]) -> dict[str, Any] | None:
+    """Return the arguments of the tool; None: an option has no argument there."""
+    end = words.index("--")
+    given = dict(zip(words[:end:2], words[1:end:2], strict=False))
+    if end % 2 or not given.keys() <= _OF_GATE.keys():
+        return None
+    options = {_OF_GATE[option]: value for option, value in given.items()}
+    fixes = {"fixes": options["fixes"].split(",")} if "fixes" in options else {}
+    return {"program": words[end + 1 :], **options, **fixes}
 
 
 def _of_run(words: list[str]) -> dict[str, Any] | None:

@@ -131,6 +131,10 @@ class Gate(_Arguments):
     against: Annotated[str | None, _told("Commit, branch or tag of git to compare with.")] = None
     baseline: Annotated[str | None, _told("A report.json of run_trials to compare with.")] = None
     tolerance: Annotated[str | None, _told("Such as step_time=5%,peak_memory=10%.")] = None
+    patch_of: Annotated[
+        str | None, _told("The report.json whose patch was applied: memory may grow as it told.")
+    ] = None
+    fixes: Annotated[list[str], _told("With patch_of: the fixes applied, if not the patch.")] = []
     budget: Budget = "10m"
     python: Python = None
     wait_s: WaitS = 35
@@ -254,13 +258,15 @@ class Tools:
 
     def _gate_begun(self, asked: Gate) -> str:
         folder = checked_folder(asked.folder)
-        given = ("against", "baseline", "tolerance", "budget", "python")
+        given = ("against", "baseline", "tolerance", "patch_of", "budget", "python")
         options = [
             word
             for option in given
             if (value := getattr(asked, option))
-            for word in (f"--{option}", value)
+            for word in (f"--{option.replace('_', '-')}", value)
         ]
+        if asked.fixes:
+            options.append(f"--fixes={','.join(asked.fixes)}")
         words = ["gate", "--quiet", "--format", "json", *options, "--", *(asked.program or [])]
         name = f"gate-{next(self._numbers)}"
         self._jobs[name] = self._commands.start(words, folder), folder
