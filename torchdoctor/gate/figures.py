@@ -121,7 +121,7 @@ def memory(
     before: Sequence[float],
     now: Sequence[float],
     tolerances: Mapping[str, float],
-    told: float | None = None,
+    told_growth: float | None = None,
 ) -> GateMetric:
     """Return the row of peak memory, from each launch's bytes."""
     row = GateMetric(
@@ -130,7 +130,7 @@ def memory(
         new=median(now) if now else None,
         unit="bytes",
         tolerance=tolerances.get("peak_memory"),
-        told=told,
+        told=told_growth,
     )
     if not before or not now:
         return row

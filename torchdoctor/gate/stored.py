@@ -133,7 +133,8 @@ def stored_report(
     """
     before = stored.baseline.launches_s
     by = stored.baseline.launches_by or "median"
-    per_step, boundary = is_per_step(timings), observed[0].steps.boundary
+    per_step = is_per_step(timings)
+    boundary = observed[0].steps.boundary
     then = stored.baseline.launches_per
     if then is not None and (then == "step") != per_step:
         raise Inconclusive(

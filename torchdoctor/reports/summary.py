@@ -196,8 +196,8 @@ def _next(
         minutes = math.ceil(_needed_s(report) / _MINUTE_S)
         command = _BUDGET.sub(f"--budget {minutes}m", again, count=1)
         untried = report.ending is not None and report.ending.needed_s is not None
-        what = "No fix was tried: none fits" if untried else "What is worth measuring did not fit"
-        why = f"{what} in the time.{again_in_cell}"
+        unfit = "No fix was tried: none fits" if untried else "What is worth measuring did not fit"
+        why = f"{unfit} in the time.{again_in_cell}"
         return NextCommand(command=command, why=why)
     if fixes:
         command = f"torchdoctor explain {shlex.quote(fixes[0].fix)}"

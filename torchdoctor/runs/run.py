@@ -396,7 +396,8 @@ class _Checkup(RunResults):
         window = choose_window(observation.steps, self._left(), self.recording.main.loaders)
         window = window.overruled(wanted.steps, wanted.warmup)
         launches, why_in_turns = self._launches(observation, window)
-        beside, cluster = self._load_beside(), wanted.cluster
+        beside = self._load_beside()
+        cluster = wanted.cluster
         self.trials = run_trials(
             (cluster.engine if cluster else Engine)(launches, random.Random(wanted.seed)),
             ArmSpecs(modules, self.recording),

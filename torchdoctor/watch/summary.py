@@ -42,10 +42,14 @@ _FEWEST = 6  # blocks without hooks: below, no interval of a median reaches 95 %
 SILENT_S = 40.0  # without a sign of life: a run that did not end was killed
 
 
+def _first_start(run: WatchedRun) -> Start:
+    nothing = Start(host="", pid=0, command=[], cwd="")
+    return min(run.starts, key=lambda start: start.start_unix_ns, default=nothing)
+
+
 def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     """Return what is known of a run so far; `now_s`: Unix time."""
-    nothing = Start(host="", pid=0, command=[], cwd="")
-    start = min(run.starts, key=lambda start: start.start_unix_ns, default=nothing)
+    start = _first_start(run)
     status, ending, until_s = standing(run, time.time() if now_s is None else now_s)
     logs = trained(run)
     about = {
@@ -98,10 +102,11 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     slower = _changed(about["alerts"], table, training_s)  # type: ignore[arg-type]
     cause = slower or _costliest(largest, phases, ranks, log.process.location)
     may_help = remedies(start, log.process, phases, int(log.steps.step[-1]), largest)
-    trying = _command(start, may_help.fixes, "" if ranks.times else about["folder"])  # type: ignore[arg-type]
+    folder = "" if ranks.times else str(run.folder.parent)
+    trying = _command(start, may_help.fixes, folder)
     advice = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
-    about["ending"] = [ending, *_lost(log.steps)]
-    summary = WatchSummary(status=status, **advice, **about, **result)  # type: ignore[arg-type]
+    endings = [ending, *_lost(log.steps)]
+    summary = WatchSummary(status=status, ending=endings, **advice, **about, **result)  # type: ignore[arg-type]
     return _of_overlapping(summary, log.process)
 
 
