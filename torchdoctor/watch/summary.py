@@ -42,6 +42,10 @@ _FEWEST = 6  # blocks without hooks: below, no interval of a median reaches 95 %
 SILENT_S = 40.0  # without a sign of life: a run that did not end was killed
 
 
+def _periods(table: NDArray[np.void], offset_s: float) -> list[Period]:
+    return [_period(part, offset_s) for part in np.array_split(table, _PERIODS) if len(part)]
+
+
 def _first_start(run: WatchedRun) -> Start:
     nothing = Start(host="", pid=0, command=[], cwd="")
     return min(run.starts, key=lambda start: start.start_unix_ns, default=nothing)
@@ -85,9 +89,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
         "best_step_s": _best(steps, best_of_s),
         "best_of_s": best_of_s,
         "phases_s": phases,
-        "periods": [
-            _period(part, offset_s) for part in np.array_split(table, _PERIODS) if len(part)
-        ],
+        "periods": _periods(table, offset_s),
         "slowest": _slowest(steps, offset_s),
         "own_cost": own_cost(log.steps),
         "drift": drift,
