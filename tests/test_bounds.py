@@ -340,9 +340,9 @@ def test_what_moves_memory_gains_more_than_its_own_lines() -> None:
     assert gain_of("keep-open", reads) == pytest.approx(7.2, abs=0.1)
     copies = of_lines("kept = table.clone()", 0.5)
     lines, given_back, rest = catalogue.fixes()["read-without-copy"].touches(copies) or []
-    assert (lines.saved_share, given_back.saved_share) == pytest.approx((0.5, 0.15))
-    assert 0 < rest.saved_share < 0.35
-    nearly_all = of_lines("kept = table.clone()", 0.82)
+    assert (lines.saved_share, given_back.saved_share) == pytest.approx((0.5, 0.2))
+    assert 0 < rest.saved_share < 0.3
+    nearly_all = of_lines("kept = table.clone()", 0.73)
     assert bound_of(catalogue.fixes()["read-without-copy"].touches(nearly_all)) is None
     few = of_lines("kept = table.clone()", 0.1)
-    assert gain_of("read-without-copy", few) < 1.17, "caches are full of the rest itself"
+    assert gain_of("read-without-copy", few) < 1.19, "caches are full of the rest itself"
