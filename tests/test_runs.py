@@ -83,7 +83,8 @@ def test_torchrun_with_a_rank_that_others_wait_for(tmp_path: Path) -> None:
     told = report["diagnosis"]["sentence"]
     assert told.startswith("The ranks wait for rank 1, which comes last to 100%"), told
     # What is said of the program is said of the rank that sleeps, and not of the one that waits.
-    assert report["baseline"]["shares"]["communication"] < 0.3, told
+    shares = report["baseline"]["shares"]
+    assert shares["data_loader"] > shares["communication"], told
     assert left_in(tmp_path) == []
 
 

@@ -85,6 +85,16 @@ with torch.no_grad():
 """,
         ("forward", 35),
     ),
+    "a model of another class that is made after a call": (
+        """
+class Later(nn.Linear): pass
+with torch.no_grad():
+    for _ in range(9): model.eval()(data)
+    later = Later(4, 2)
+    for _ in range(40): later(data)
+""",
+        ("forward", 38),
+    ),
     "a model made for each request": (
         """
 for _ in range(40):
@@ -130,6 +140,7 @@ def test_calls_of_models_are_the_steps_of_a_program_that_infers(name: str, tmp_p
         "an encoder and a head in turn",
         "a module called by its part",
         "parts of a model that is never called as a whole",
+        "a model of another class that is made after a call",
     )
     assert bool(timing.decisions) == (name in decides)
 

@@ -72,4 +72,5 @@ def test_a_watched_run_spares_the_next_run_from_observing_it_again(tmp_path: Pat
     whole = earlier.shortened(read_run(tmp_path / "watched"), changed, observe)
     assert wanted == [()], "as long as any other program"
     (doubt,) = whole.doubts
-    assert "train.py has changed since" in doubt
+    assert doubt.fact == "watched-run-file-changed"
+    assert doubt.values["path"].endswith("train.py")

@@ -8,7 +8,7 @@ import functools
 import time
 import weakref
 
-from .. import dynamo_frames
+from .. import dynamo_frames, wrapping
 from ..measure.decisions import Decisions
 
 _FEWEST_CALLS, _LEAST_NS = 5, 3_000_000_000  # without a gradient: the program infers
@@ -17,6 +17,7 @@ _MOST_OUTPUTS = 256  # that are compared
 _MOST_ELEMENTS = 65_536  # of an output
 _MOST_LEAVES = 4
 _VAIN_CALLS = 4_096  # of modules that no scan found
+_LATER_LOOKS = 4  # for models that are made after the first call
 
 
 class Inference:
@@ -132,7 +133,10 @@ def _is_plain(torch, value):
 
 
 class FirstCall:
-    """Stands for `nn.Module.__call__` until a call of a root module was seen."""
+    """Stands for `nn.Module.__call__` until a call of a root module was seen.
+
+    It does so again where a model is made later, of a class that no call was seen of.
+    """
 
     def __init__(self, session):
         self._session = session
@@ -143,6 +147,7 @@ class FirstCall:
         self._unknown = []  # (reference, begin, end, flags): calls of what no scan found, so far
         self._open = False
         self._over = False
+        self._later_looks = 0
 
     def arm(self):
         """Take the place of `nn.Module.__call__`."""
@@ -150,6 +155,27 @@ class FirstCall:
         self._new = functools.wraps(self._old)(dynamo_frames.pass_through(self._around(self._old)))
         self._class.__call__ = self._new
         self._models.first_call = self
+        wrapping.wrap(self._class, "__init__", self._noting_made)
+
+    def _noting_made(self, old):
+        made = self._session.guarded(self._made)
+
+        def __init__(module, *args, **kwargs):
+            made(module)
+            old(module, *args, **kwargs)
+
+        return __init__
+
+    def _made(self, module):
+        if not self._over or self._later_looks >= _LATER_LOOKS or self._models.depth:
+            return
+        if not self._session.inference.looks or self._models.wraps(type(module)):
+            return
+        self._later_looks += 1
+        self._calls = 0
+        self._over = False
+        self._models.await_again(self)
+        self._rearm()
 
     def __enter__(self):
         """Give the place back while classes are wrapped, whose wrappers keep what they find."""
@@ -202,6 +228,8 @@ class FirstCall:
         inference = self._session.inference
         if self._is_over() or self._calls >= _FEWEST_CALLS or models.root_of(module) is not None:
             return None
+        if self._later_looks:
+            return None  # its number is not known
         if next(iter(module.parameters()), None) is None:
             return None
         if not self._unknown or self._unknown[0][0]() is module:

@@ -40,6 +40,7 @@ class Models:
         self.seen_forward = False  # once settled: since the last backward
         self.settled = False  # no further scan, but for models that come later
         self.first_call = None  # what stands for `nn.Module.__call__` until a forward
+        self._awaits_again = False
 
     def discover(self):
         """Scan for root modules during the first batches; again until a forward was seen."""
@@ -101,7 +102,15 @@ class Models:
         self.seen_forward = True
         if self.first_call is not None:
             self._calls.note_earlier(root, self.first_call.calls_of(root.module()))
+            if self._awaits_again:
+                self._scan()
             self.stop_awaiting()
+
+    def await_again(self, first_call):
+        """Look for models that are made after the first call."""
+        self.first_call = first_call
+        self._awaits_again = True
+        self.seen_forward = False
 
     def stop_awaiting(self):
         """Look no more for the first call of any module: what is compiled guards on its class."""

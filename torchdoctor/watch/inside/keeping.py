@@ -129,7 +129,7 @@ class Keeper:
         if kind == "loader":
             row = next((r for r in watch.loaders.rows if r[0] == source), None)
             if row is not None:
-                location = {k: row[1][k] for k in ("file", "line", "function")}
+                location = _without_text(row[1])
                 facts = {"num_workers": row[4], "batch_size": row[5]}
         name = _name_of_step(watch, kind, source)
         self._facts.update(facts, step_kind=kind, step_name=name, location=location)
@@ -269,6 +269,11 @@ class Keeper:
         except Exception:
             pass
         return nan, nan
+
+
+def _without_text(location):
+    """Return a loader's place as it is stored; None: its line is not known."""
+    return location and {key: location[key] for key in ("file", "line", "function")}
 
 
 def _name_of_step(watch, kind, source):
