@@ -169,7 +169,7 @@ def test_a_trace_without_a_gpu_is_about_the_cpu(tmp_path: Path) -> None:
     report = trace_checkup([str(write(tmp_path, trace=trace))])
     assert report.diagnosis.bottleneck == "cpu"
     assert "no-gpu-events" in remarked(report)
-    assert answers(report)["gpu-utilization"] == "no GPU"
+    assert answers(report.diagnosis)["gpu-utilization"] == "no GPU"
 
 
 NO_TRACE = {
@@ -551,7 +551,8 @@ def test_the_report_says_the_mfu_or_why_there_is_none(tmp_path: Path) -> None:
 
 def test_code_that_is_offered_keeps_its_indentation() -> None:
     code = catalogue.fixes()["decoded-cache"].permanent_form
-    assert "\n    if key not in samples:\n        made = " in code
+    body = code[code.index("def __getitem__") :].splitlines()[1:]
+    assert body[0].startswith("    ") and any(line.startswith(" " * 8) for line in body)
 
 
 def test_an_idle_gpu_is_offered_only_what_ends_the_wait_that_explains_it() -> None:

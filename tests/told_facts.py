@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.advice import catalogue
-from torchdoctor.schema import Report
+from torchdoctor.schema import Diagnosis, Report
 
 
 def remarked(report: Report) -> dict[str, dict[str, Any]]:
@@ -34,7 +34,7 @@ def why_unknown(report: Report) -> str | None:
     return None if why is None else why.fact
 
 
-def answers(report: Report) -> dict[str, str]:
+def answers(diagnosis: Diagnosis) -> dict[str, str]:
     """Return what the questions of the tree were answered with, by the check that asks each."""
     asked_by = {
         check.question.text: ident
@@ -43,5 +43,5 @@ def answers(report: Report) -> dict[str, str]:
     }
     return {  # the last question of the tree is no check's: it keeps its text
         asked_by.get(question.question, question.question): question.answer
-        for question in report.diagnosis.path
+        for question in diagnosis.path
     }

@@ -164,7 +164,7 @@ def test_a_copy_beside_kernels_that_were_not_recorded_makes_no_verdict(
     assert report.diagnosis.bottleneck == "none"
     assert why_unknown(report) == "kernels-missing"
     assert remarked(report)["kernels-missing"] == {"missing": 80 - 4 * kernels, "launches": 80}
-    assert answers(report)["cpu-execution"] == "not measured"
+    assert answers(report.diagnosis)["cpu-execution"] == "not measured"
 
 
 def test_kernels_that_name_no_launch_are_recorded_all_the_same(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_what_is_left_of_a_cut_file_tells_that_there_was_a_gpu(tmp_path: Path) -
     report = checked(tmp_path, text[:-300])
     assert report.diagnosis.bottleneck == "none"
     assert why_unknown(report) == "cut-before-device"
-    assert "no GPU" not in answers(report).values()
+    assert "no GPU" not in answers(report.diagnosis).values()
     assert report.baseline.shares.cpu is None and report.baseline.shares.other is None
     whole = checked(tmp_path, text)
     assert whole.diagnosis.bottleneck == "cpu"
