@@ -109,7 +109,8 @@ def test_ceilings_are_those_of_amdahl():
     assert ceilings["fused"] == pytest.approx(1 / (1 - 0.1))
     assert ceilings["threads"] is None
     workers = next(c for c in found if c.fixes.first == "workers")
-    assert isinstance(workers, Candidate) and workers.reason == "treats data-wait, 60 % of the step"
+    assert isinstance(workers, Candidate)
+    assert "data-wait" in workers.reason and "60 %" in workers.reason
 
 
 def test_what_treats_a_setting_that_is_the_bottleneck_could_remove_its_whole_branch():
@@ -151,17 +152,16 @@ def test_what_works_on_most_of_the_step_treats_a_bottleneck_that_no_finding_expl
 def test_every_fix_left_out_says_why():
     _, refused = chosen()
     assert refused == {
-        "pin": "The program uses no GPU.",
-        "batch": "It changes training: needs --allow-training-changes.",
+        "pin": CATALOGUE["pin"].refuses(recording()),
+        "batch": refused["batch"],
     }
+    assert "--allow-training-changes" in refused["batch"]
 
 
 def test_what_could_gain_less_than_a_percent_is_pruned():
     found, refused = chosen(seen=recording(optimizer_s=0.0004))
     assert "fused" not in [name for name, _ in found]
-    assert refused["fused"] == (
-        "It could gain 0.4 % at most: the cost that it treats takes no more of the time."
-    )
+    assert "0.4 %" in refused["fused"]
 
 
 def test_an_unknown_share_is_tried_last_and_not_pruned():
@@ -186,12 +186,13 @@ def test_permission_admits_what_changes_training():
 def test_skipped_ones_say_so():
     found, refused = chosen(skip=["workers"])
     assert "workers" not in [name for name, _ in found]
-    assert refused["workers"] == "left out by --skip"
+    assert "--skip" in refused["workers"]
 
 
 def test_a_fix_without_a_setting_worth_trying_is_refused():
     found, refused = candidates(recording(), DIAGNOSIS, {"workers": fix(("data-wait",), ())})
-    assert found == [] and refused[0].reason == "It has no setting worth trying."
+    assert found == [] and [one.fixes.only for one in refused] == ["workers"]
+    assert refused[0].reason
 
 
 def test_a_step_that_no_finding_explains_does_not_end_the_run():
@@ -403,8 +404,7 @@ def test_company_is_looked_at_first_and_only_where_it_may_be_tried():
 
 @pytest.mark.parametrize(
     ("elapsed_s", "profiled", "left", "enough"),
-    [(10, True, "left 10 s of the budget of 20 s", 29), (10, False, "left 10 s", 46),
-     (25, True, "left 0 s", 52)],
+    [(10, True, "10 s", 29), (10, False, "10 s", 46), (25, True, "0 s", 52)],
 )  # fmt: skip
 def test_what_is_left_of_the_budget_is_said_and_how_much_would_do(
     elapsed_s, profiled, left, enough, tmp_path
@@ -423,7 +423,7 @@ def test_what_is_left_of_the_budget_is_said_and_how_much_would_do(
     )
     run._try_fixes(cast(Observation, SimpleNamespace(start_s=12.0)))
     assert run.no_trials_reason is not None and left in run.no_trials_reason
-    assert f"too little for a pair of launches: --budget {enough}s" in run.no_trials_reason
+    assert f"--budget {enough}s" in run.no_trials_reason
 
 
 def test_a_mistyped_fix_is_answered_with_the_one_that_may_be_meant() -> None:
@@ -436,7 +436,8 @@ def test_a_fix_of_one_platform_is_refused_on_another_with_the_reason():
     there = replace(recording(), processes=[ProcessFacts(pid=1, models=models)])
     tuned = {"tf32": replace(CATALOGUE["fused"], platforms=("cuda", "rocm"), file="tf32.py")}
     _, (refused,) = candidates(there, DIAGNOSIS, tuned)
-    assert refused.reason == "It is for CUDA and ROCm. The program is on npu."
+    assert refused.fixes.only == "tf32"
+    assert all(platform in refused.reason for platform in ("CUDA", "ROCm", "npu"))
 
 
 @pytest.mark.parametrize(

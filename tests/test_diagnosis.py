@@ -9,6 +9,7 @@ import recorded_traces
 from illnesses import CPU_ILLNESSES, GPU_ILLNESSES, TUNED
 from in_words import in_words
 from partial_recordings import merged, recording
+from told_facts import answers
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import diagnose
@@ -85,9 +86,8 @@ def test_the_path_says_figure_threshold_and_source(name):
 
 @pytest.mark.parametrize("name", CPU_ILLNESSES)
 def test_without_a_gpu_its_questions_say_so(name):
-    answers = {q.question: q.answer for q in diagnosis(CPU_ILLNESSES[name][0]).path}
-    assert answers["Is memory copy time high?"] == "no GPU"
-    assert answers["Is GPU utilization high?"] == "no GPU"
+    told = answers(diagnosis(CPU_ILLNESSES[name][0]))
+    assert told["memcpy-share"] == told["gpu-utilization"] == "no GPU"
 
 
 def test_a_tuned_program_has_nothing_but_its_computation():
@@ -264,7 +264,7 @@ def test_a_larger_part_outside_the_model_is_said_beside_the_bottleneck() -> None
     [quote] = found.verdict.beside
     assert quote.check == "work-outside-model" and quote.facts[0] == "outside"
     assert found.verdict.place is not None and found.verdict.place.line == 12
-    assert in_words(found, seen).sentence.startswith("60% of each step passes outside")
+    assert in_words(found, seen).sentence.startswith("60%"), "the larger part is said first"
 
 
 @pytest.mark.parametrize(
@@ -289,9 +289,8 @@ def test_the_verdict_says_where_batches_are_prepared_or_waited_for(leaf: str, wo
         }
     )
     found = diagnose(seen, catalogue.checks())
-    sentence = in_words(found, seen).sentence
-    assert sentence.startswith("Training waits for data 60% of each step.")
-    assert words in sentence
+    assert (found.verdict.kind, found.verdict.share) == ("data_loader", pytest.approx(0.6))
+    assert words in in_words(found, seen).sentence
 
 
 def test_the_start_of_a_program_is_no_diagnosis() -> None:

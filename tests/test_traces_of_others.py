@@ -7,20 +7,15 @@ from pathlib import Path
 import pytest
 from compared_pairs import diagnosed
 from synthetic_traces import TraceBuilder
+from told_facts import facts_of, why_unknown
 
-from torchdoctor.schema import Report
+from torchdoctor.schema import Quote, Report
 
 TENSILE = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1"
 
 
 def fixes(report: Report) -> set[str]:
     return {x.fix for x in report.recommendation.also_offered}
-
-
-def evidence(report: Report, check: str) -> str:
-    return " ".join(
-        x.sentence for f in report.diagnosis.findings if f.check == check for x in f.evidence
-    )
 
 
 def launched(trace: TraceBuilder, name: str, at: float, lasting: float) -> None:
@@ -39,7 +34,9 @@ def test_the_capture_of_a_graph_is_no_kernel_that_was_not_recorded(tmp_path: Pat
     launched(trace, TENSILE, 830, 50)
     report = diagnosed(tmp_path, "t.json", trace)
     assert report.diagnosis.bottleneck == "none"
-    assert report.diagnosis.sentence.startswith("The program captures graphs 81% of the time")
+    why = report.diagnosis.verdict.why
+    assert why is not None and why.fact == "capturing-graphs"
+    assert why.values["part"] == pytest.approx(0.81, abs=0.01)
     assert report.trace is not None and report.trace.what_if is None and not fixes(report)
 
 
@@ -56,7 +53,7 @@ def test_a_window_of_start_up_alone_has_no_usual_step(tmp_path: Path, warm_ms: i
         launched(trace, TENSILE, at, 90)
         at += 100
     report = diagnosed(tmp_path, "t.json", trace)
-    told = "Much of the window is the start-up of the GPU" in report.diagnosis.sentence
+    told = why_unknown(report) == "start-up-mostly"
     assert told is (warm_ms == 0)
     assert not (told and fixes(report))
 
@@ -73,7 +70,8 @@ def test_a_synchronisation_waits_for_a_kernel_that_another_clock_ends_later(tmp_
     report = diagnosed(tmp_path, "t.json", trace)
     assert report.trace is not None and report.trace.what_if is not None
     assert (report.trace.what_if.speedup("gpu") or 0) > 1.7
-    assert "it is the limit" in report.diagnosis.sentence
+    verdict = report.diagnosis.verdict
+    assert (verdict.kind, verdict.replay) == ("gpu", None), "nothing else limits it"
 
 
 def test_without_operators_the_thread_of_the_first_call_is_the_loops(tmp_path: Path) -> None:
@@ -100,8 +98,9 @@ def test_an_idle_gpu_is_one_that_neither_computes_nor_exchanges(tmp_path: Path) 
         launched(trace, TENSILE, at + 10, 200)
         launched(trace, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 300, 150)
     report = diagnosed(tmp_path, "t.json", trace)
-    told = "The GPU computes only 20% of each step, and idles 65% of it."
-    assert evidence(report, "gpu-utilization") == told
+    [used] = [f for f in report.diagnosis.findings if f.check == "gpu-utilization"]
+    [told] = used.evidence
+    assert (told.values["busy"], told.share) == pytest.approx((0.2, 0.65))
 
 
 def test_a_small_part_in_no_operator_is_not_the_verdict_on_the_host(tmp_path: Path) -> None:
@@ -112,9 +111,10 @@ def test_a_small_part_in_no_operator_is_not_the_verdict_on_the_host(tmp_path: Pa
         trace.step(number, at, at + 10_000)
         trace.operator("aten::sort", at, at + 8_000)
         launched(trace, TENSILE, at + 8_010, 90)
-    sentence = diagnosed(tmp_path, "t.json", trace).diagnosis.sentence
-    assert sentence.startswith("The GPU waits for the host")
-    assert "aten::sort computes on the CPU" in sentence
+    verdict = diagnosed(tmp_path, "t.json", trace).diagnosis.verdict
+    assert verdict.kind == "cpu"
+    [told] = verdict.facts
+    assert (told.fact, told.values["name"]) == ("operator-on-host", "aten::sort")
 
 
 @pytest.mark.parametrize("steps", ["", "Optimizer.step#SGD.step"])
@@ -154,8 +154,9 @@ def test_kernels_whose_names_are_cut_alike_are_told_once(tmp_path: Path) -> None
         trace.step(number, at, at + 1000)
         launched(trace, f"{TENSILE}_GRVWA8_GRVWB8", at, 500)
         launched(trace, f"{TENSILE}_GRVWA4_GRVWB4", at + 510, 400)
-    told = evidence(diagnosed(tmp_path, "t.json", trace), "compute")
-    assert told == f"The longest kernels of each step: {TENSILE[:60]} (90%)."
+    report = diagnosed(tmp_path, "t.json", trace)
+    [kernel] = facts_of(report, "compute")["longest-kernels"]["kernels"]
+    assert kernel == {"name": TENSILE[:60], "of_step": pytest.approx(0.9)}
 
 
 def test_the_first_calls_for_memory_of_an_unmarked_window_are_no_thrashing(tmp_path: Path) -> None:
@@ -182,6 +183,8 @@ def test_what_is_promised_is_of_the_fixes_that_are_offered(tmp_path: Path) -> No
             trace.operator("aten::bmm", begin + 500, begin + 520)
             launched(trace, f"{TENSILE}_bmm", begin + 502, 450)
     report = diagnosed(tmp_path, "t.json", trace)
-    assert report.diagnosis.sentence.startswith("62% of the step lies in no operator")
+    assert report.diagnosis.verdict.proof == Quote(
+        check="outside-operators", facts=["no-stacks", "record-stacks"]
+    )
     [share] = [f for f in report.diagnosis.findings if f.check == "gpu-utilization"]
     assert share.fixes == []

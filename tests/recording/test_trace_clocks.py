@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from synthetic_traces import TraceBuilder
+from told_facts import facts_of, remarked
 
 from torchdoctor.runs.traces import trace_checkup
 from torchdoctor.trace.ranks import Alignment, Collectives, align, collectives
@@ -176,18 +177,18 @@ def test_the_report_says_who_comes_last_by_aligned_clocks(tmp_path: Path) -> Non
     report = trace_checkup([str(tmp_path)])
     assert [row.last_share for row in report.ranks] == [0, 1]
     assert [row.wait_s for row in report.ranks] == pytest.approx([280e-6, 0], abs=1e-6)
-    [doubt] = [doubt for doubt in report.doubts if "clocks" in doubt]
-    assert "up to 3.00 ms" in doubt
-    assert "8 collectives" in doubt
-    [finding] = [f for f in report.diagnosis.findings if f.check == "rank-imbalance"]
-    assert "last to 100%" in " ".join(fact.sentence for fact in finding.evidence)
+    clocks = remarked(report)["clocks-aligned"]
+    assert clocks["apart_s"] == pytest.approx(3e-3)
+    assert clocks["collectives"] == 8
+    assert facts_of(report, "rank-imbalance")["last"] == {"last_share": 1.0}
 
 
 def test_clocks_that_agree_are_no_doubt(tmp_path: Path) -> None:
     for rank in range(2):
         text = rank_trace(0).text(distributedInfo={"rank": rank, "world_size": 2})
         (tmp_path / f"rank{rank}.json").write_bytes(text)
-    assert not any("clock" in doubt for doubt in trace_checkup([str(tmp_path)]).doubts)
+    told = remarked(trace_checkup([str(tmp_path)]))
+    assert not {"clocks-aligned", "clocks-not-aligned"} & set(told)
 
 
 HOST_STEP = 60_000.0
@@ -245,9 +246,10 @@ def test_waiting_for_a_rank_is_not_called_communication(tmp_path: Path) -> None:
     assert [row.wait_s for row in report.ranks] == pytest.approx([26e-3, 26e-3], abs=1e-3)
     assert [row.last_share for row in report.ranks] == [0.5, 0.5]
     assert report.diagnosis.bottleneck == "communication"
-    assert "wait for each other" in report.diagnosis.sentence
-    assert "waits for the others 43% of each step" in report.diagnosis.sentence
-    assert "communicates 3% of it" in report.diagnosis.sentence
+    verdict = report.diagnosis.verdict
+    assert verdict.kind == "ranks_wait"
+    shares = {part.name: part.share for part in verdict.parts}
+    assert shares == pytest.approx({"waits": 26 / 60, "exchange": 2 / 60}, abs=2e-3)
 
 
 def test_ranks_of_different_runs_are_not_compared(tmp_path: Path) -> None:
@@ -255,8 +257,8 @@ def test_ranks_of_different_runs_are_not_compared(tmp_path: Path) -> None:
     other = host_rank((53_000, 1_000), clock=hour_us, jitter=25_000, seed=5)  # the ends do not fit
     report = trace_checkup(written(tmp_path, [host_rank((1_000, 53_000)), other]))
     assert report.ranks == []
-    assert any("may be of several runs" in doubt for doubt in report.doubts)
-    assert not any("others wait for" in doubt for doubt in report.doubts)
+    assert "collectives-apart" in remarked(report)
+    assert "shares-of-rank" not in remarked(report)
     assert "rank-imbalance" not in [finding.check for finding in report.diagnosis.findings]
 
 
@@ -267,8 +269,8 @@ def test_ranks_whose_steps_begin_together_are_one_run_though_nothing_matches(
     other = host_rank((53_000, 1_000), jitter=25_000, seed=5)
     report = trace_checkup(written(tmp_path, [host_rank((1_000, 53_000)), other]))
     assert [row.wait_s for row in report.ranks] == [None, None]
-    assert any("could not be matched one by one" in doubt for doubt in report.doubts)
-    assert not any("several runs" in doubt for doubt in report.doubts)
+    assert "collectives-unmatched" in remarked(report)
+    assert not {"collectives-apart", "ranks-repeated"} & set(remarked(report))
     assert report.trace is not None and report.trace.of_traces == 2
     assert report.trace.rank in (0, 1)
 
@@ -279,4 +281,4 @@ def test_that_nothing_aligns_the_ranks_is_a_doubt(tmp_path: Path) -> None:
         trace.events = [e for e in trace.events if not e["name"].startswith("ProfilerStep")]
     report = trace_checkup(written(tmp_path, traces))
     assert [row.wait_s for row in report.ranks] == [None, None]
-    assert any("could not be aligned" in doubt for doubt in report.doubts)
+    assert "clocks-not-aligned" in remarked(report)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from synthetic_traces import EVERY_BRANCH, HOST, LOADER, TraceBuilder, every_branch
+from told_facts import answers, remarked, why_unknown
 
 from torchdoctor.runs.traces import trace_checkup
 from torchdoctor.schema import Report
@@ -45,8 +46,7 @@ def test_a_mark_around_other_steps_is_no_step(tmp_path: Path) -> None:
     trace.step(100, 999.5, 3000.5)
     report = checked(tmp_path, trace.document())
     assert_every_branch(report)
-    [doubt] = report.doubts
-    assert "2 of 6 step marks overlap" in doubt
+    assert remarked(report) == {"marks-overlap": {"left_out": 2, "marks": 6}}
 
 
 def test_steps_without_length_are_none(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_steps_without_length_are_none(tmp_path: Path) -> None:
     report = checked(tmp_path, trace.document())
     assert report.trace is not None and report.trace.steps == 0
     assert report.baseline.shares.gpu == pytest.approx(0.4, abs=0.02)
-    assert any("steps are unknown" in doubt for doubt in report.doubts)
+    assert "steps-unknown" in remarked(report)
 
 
 def test_ranks_that_were_merged_into_one_file_are_refused(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_events_of_an_unknown_category_are_named(tmp_path: Path) -> None:
         if event.get("cat") == "kernel":
             event["cat"] = "tpu_op"
     report = checked(tmp_path, trace.document())
-    assert any("tpu_op" in doubt and "8 events" in doubt for doubt in report.doubts)
+    assert remarked(report)["events-unknown"] == {"events": 8, "categories": ["tpu_op"]}
 
 
 def test_copies_that_are_written_as_kernels_are_copies(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_work_that_was_launched_and_not_recorded_is_no_verdict_on_the_cpu(tmp_pa
     trace.events = [event for event in trace.events if event.get("cat") not in device]
     report = checked(tmp_path, trace.document())
     assert report.diagnosis.bottleneck == "none"
-    assert "was not recorded" in report.diagnosis.sentence
+    assert why_unknown(report) == "device-unseen"
     assert "python-overhead" not in [finding.check for finding in report.diagnosis.findings]
     waiting = TraceBuilder()
     for number in range(4):
@@ -162,10 +162,9 @@ def test_a_copy_beside_kernels_that_were_not_recorded_makes_no_verdict(
     """One copy made the trace one of a GPU, which waited for the host all the time."""
     report = checked(tmp_path, launching(kernels, launch).document())
     assert report.diagnosis.bottleneck == "none"
-    assert f"{80 - 4 * kernels} of 80 kernel launches" in report.diagnosis.sentence
-    assert any("GPU time is unknown" in doubt for doubt in report.doubts)
-    answers = {one.question: one.answer for one in report.diagnosis.path}
-    assert answers["Is CPU execution high?"] == "not measured"
+    assert why_unknown(report) == "kernels-missing"
+    assert remarked(report)["kernels-missing"] == {"missing": 80 - 4 * kernels, "launches": 80}
+    assert answers(report.diagnosis)["cpu-execution"] == "not measured"
 
 
 def test_kernels_that_name_no_launch_are_recorded_all_the_same(tmp_path: Path) -> None:
@@ -193,27 +192,27 @@ def test_a_file_that_was_cut_in_its_gpu_events_is_no_verdict_on_the_host(tmp_pat
     rest = [event for event in trace.events if event not in device]
     trace.events = rest + device[::2] + device[1::2]
     report = checked(tmp_path, cut_before_device_events(trace, 0.4))
-    assert any("cut off" in doubt for doubt in report.doubts)
+    assert "file-ends-within-event" in remarked(report)
     assert report.diagnosis.bottleneck == "none"
-    assert "part of the file that is missing" in report.diagnosis.sentence
+    assert why_unknown(report) == "cut-within-device"
 
 
 def test_a_cut_that_leaves_whole_steps_leaves_their_diagnosis(tmp_path: Path) -> None:
     report = checked(tmp_path, launching(20).text().decode()[:-300])
-    assert any("cut off" in doubt for doubt in report.doubts)
+    assert "file-ends-within-event" in remarked(report)
     assert report.diagnosis.bottleneck == "cpu"
 
 
 def test_a_file_that_was_cut_before_any_gpu_event_is_no_verdict_on_the_cpu(tmp_path: Path) -> None:
     report = checked(tmp_path, cut_before_device_events(launching(20), 0.0))
     assert report.diagnosis.bottleneck == "none"
-    assert "before its GPU events" in report.diagnosis.sentence
-    assert not any("nothing ran on a GPU" in doubt for doubt in report.doubts)
+    assert why_unknown(report) == "cut-before-device"
+    assert "no-gpu-events" not in remarked(report)
     trace = launching(20)
     trace.events = [e for e in trace.events if e.get("cat") != "cuda_runtime"]
     text = cut_before_device_events(trace, 0.0, deviceProperties=[{"id": 0, "name": "A100"}])
     report = checked(tmp_path, text)
-    assert "before its GPU events" in report.diagnosis.sentence
+    assert why_unknown(report) == "cut-before-device"
 
 
 def host_alone(operator: str = "aten::mm") -> TraceBuilder:
@@ -230,8 +229,8 @@ def test_what_is_left_of_a_cut_file_tells_that_there_was_a_gpu(tmp_path: Path) -
     text = json.dumps({"deviceProperties": gpus, "traceEvents": host_alone().events})
     report = checked(tmp_path, text[:-300])
     assert report.diagnosis.bottleneck == "none"
-    assert "before its GPU events" in report.diagnosis.sentence
-    assert "no GPU" not in [question.answer for question in report.diagnosis.path]
+    assert why_unknown(report) == "cut-before-device"
+    assert "no GPU" not in answers(report.diagnosis).values()
     assert report.baseline.shares.cpu is None and report.baseline.shares.other is None
     whole = checked(tmp_path, text)
     assert whole.diagnosis.bottleneck == "cpu"
@@ -241,8 +240,7 @@ def test_a_cut_trace_of_a_cpu_stays_one_and_is_not_certain(tmp_path: Path) -> No
     operator = "aten::_scaled_dot_product_flash_attention_for_cpu"
     text = host_alone(operator).text(metadata={"activities": ["CPU"]}).decode()
     report = checked(tmp_path, text[:-400])
-    assert any("cut off" in doubt for doubt in report.doubts)
-    assert any("not certain" in doubt for doubt in report.doubts)
+    assert {"file-ends-within-event", "no-gpu-events-in-part"} <= set(remarked(report))
     assert report.diagnosis.bottleneck == "cpu"
 
 
@@ -272,7 +270,8 @@ def test_writers_of_a_list_may_leave_a_comma_and_no_bracket(end: str, tmp_path: 
     text = json.dumps(every_branch(steps=4).events)
     report = checked(tmp_path, text.removesuffix("]") + end)
     assert_every_branch(report)
-    assert not any("damaged" in doubt for doubt in report.doubts)
+    damage = {"events-damaged", "file-too-damaged", "file-damaged-in-compression"}
+    assert not damage & set(remarked(report))
 
 
 def test_copies_by_their_names_in_rocm(tmp_path: Path) -> None:
@@ -301,7 +300,7 @@ def test_that_no_event_names_its_launch_is_a_doubt(tmp_path: Path) -> None:
     for event in trace.events:
         event.get("args", {}).pop("correlation", None)
     report = checked(tmp_path, trace.document())
-    assert any("names the call that launched it" in doubt for doubt in report.doubts)
+    assert "launches-unnamed" in remarked(report)
 
 
 @pytest.mark.parametrize("how", ["negative", "missing", "null", "nan", "text"])
@@ -313,8 +312,8 @@ def test_kernels_without_a_duration_are_a_doubt_about_the_gpu(how: str, tmp_path
             odd = {"negative": -event.pop("dur"), "null": None, "nan": float("nan"), "text": "?"}
             event |= {} if how == "missing" else {"dur": odd[how]}
     report = checked(tmp_path, trace.document())
-    [doubt] = [doubt for doubt in report.doubts if "no duration that can be" in doubt]
-    assert doubt.startswith("8 events of") and "8 ran on the GPU" in doubt
+    lost = remarked(report)["events-without-duration"]
+    assert (lost["lost"], lost["on_device"]) == (8, 8)
 
 
 def test_start_up_is_not_taken_for_training_where_steps_are_unknown(tmp_path: Path) -> None:
@@ -322,14 +321,15 @@ def test_start_up_is_not_taken_for_training_where_steps_are_unknown(tmp_path: Pa
     trace.events = [e for e in trace.events if not e["name"].startswith("ProfilerStep")]
     trace.call("cudaFree", -300_000, -100_000)
     report = checked(tmp_path, trace.document())
-    [doubt] = [doubt for doubt in report.doubts if "cudaFree" in doubt]
-    assert "start-up" in doubt and "200 ms" in doubt
+    start_up = remarked(report)["start-up-left-out"]
+    assert start_up["most_in"] == "cudaFree"
+    assert start_up["left_out_s"] == pytest.approx(0.2)
 
 
 def test_a_trace_that_shows_no_time_does_not_say_that_all_is_even(tmp_path: Path) -> None:
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 5, "dur": 0}
     report = checked(tmp_path, {"traceEvents": [event]})
-    assert "stands out" not in report.diagnosis.sentence
+    assert report.diagnosis.verdict.kind == "no_time"
 
 
 @pytest.mark.parametrize("time", [1e18, -1e17])
@@ -346,4 +346,4 @@ def test_a_time_that_no_trace_can_span_is_left_out_and_a_doubt(
     trace.events.insert(place, stray)
     report = checked(tmp_path, trace.document())
     assert_every_branch(report)
-    assert any("1 of" in doubt and "left out" in doubt for doubt in report.doubts)
+    assert remarked(report)["events-without-time"]["lost"] == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from torchdoctor.schema import LaunchTiming
-from torchdoctor.trials.loss_pairs import Pair, compare_losses
+from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, Pair, compare_losses
 
 NAN = math.nan
 
@@ -39,9 +39,9 @@ def pairs(lower: float, seeds: int = 3, first: int = 0, slower: float = 1.0) -> 
 def test_a_difference_within_the_seeds_spread_is_none() -> None:
     found = compare_losses(pairs(0.0))
     assert found.verdict == "no-difference"
-    assert "shows no difference" in found.sentence
-    assert "3 seeds, which alone spread it by" in found.sentence
-    assert found.comparison is not None and found.comparison.seeds_spread
+    assert found.comparison is not None and found.comparison.pairs == 3
+    assert found.comparison.seeds_spread
+    assert f"{found.comparison.seeds_spread:.2g}" in found.sentence
 
 
 def test_changes_that_do_nothing_are_rarely_said_to_do_something() -> None:
@@ -53,9 +53,11 @@ def test_changes_that_do_nothing_are_rarely_said_to_do_something() -> None:
 def test_a_difference_beyond_it_is_said_with_its_interval(lower: float, verdict: str) -> None:
     found = compare_losses(pairs(lower))
     assert found.verdict == verdict
-    assert "95 % interval" in found.sentence
-    assert found.comparison is not None
-    assert found.comparison.difference == pytest.approx(-lower, abs=0.1)
+    shown = found.comparison
+    assert shown is not None and shown.low is not None and shown.high is not None
+    assert shown.difference == pytest.approx(-lower, abs=0.1)
+    assert shown.low < shown.difference < shown.high
+    assert f"{shown.low:.2g} to {shown.high:.2g}" in found.sentence
 
 
 def test_the_time_of_a_step_stands_beside_it() -> None:
@@ -63,28 +65,30 @@ def test_the_time_of_a_step_stands_beside_it() -> None:
     found = compare_losses(slower)
     assert found.comparison is not None and found.comparison.step_speedup is not None
     assert found.comparison.step_speedup.estimate == pytest.approx(1 / 1.21, rel=0.01)
-    assert "a step takes 1.2" in found.sentence and "as long" in found.sentence
+    assert "1.21x" in found.sentence
 
 
 def test_few_pairs_show_nothing() -> None:
     one, two = compare_losses(pairs(0.4, 1)), compare_losses(pairs(0.4, 2))
     assert (one.verdict, two.verdict) == ("shows-nothing", "shows-nothing")
-    assert "one seed says nothing" in one.sentence
-    assert "fewer than 3 pairs" in two.sentence
+    assert one.comparison is not None and two.comparison is not None
+    assert (one.comparison.pairs, two.comparison.pairs) == (1, 2)
+    assert one.comparison.seeds_spread is None
+    assert one.sentence != two.sentence and str(ENOUGH_PAIRS) in two.sentence
 
 
 def test_losses_that_are_the_same_are_said_to_be() -> None:
     same = [(launch(curve(k)), launch(curve(k))) for k in range(3)]
     found = compare_losses(same)
     assert found.verdict == "no-difference"
-    assert "the same bit by bit (3 seeds)" in found.sentence
+    assert found.comparison is not None and found.comparison.difference == 0.0
 
 
 def test_a_program_that_no_seed_changes_has_no_known_noise() -> None:
     same = [(launch(curve(0)), launch(curve(1, 0.5))) for _ in range(3)]
     found = compare_losses(same)
     assert found.verdict == "shows-nothing"
-    assert "other seeds do not change" in found.sentence
+    assert found.comparison is not None and found.comparison.seeds_spread == 0.0
 
 
 @pytest.mark.parametrize("end", [NAN, None, -math.inf])
@@ -93,13 +97,13 @@ def test_losses_that_stop_being_finite(end: float | None) -> None:
     whole = curve(1)
     saved = compare_losses([(launch(broken), launch(whole))] * 3)
     assert saved.verdict == "better"
-    assert saved.sentence.startswith("loss 31 is not finite without it; with it all")
+    assert "loss 31 " in saved.sentence
     assert saved.comparison is not None and saved.comparison.without is None
     assert saved.comparison.with_fix is not None
     ruined = compare_losses([(launch(whole), launch(broken))] * 3)
     assert (ruined.verdict, ruined.sentence[:7]) == ("worse", "loss 31")
     both = compare_losses([(launch(broken), launch(broken))] * 3)
-    assert both.verdict == "no-difference" and "nor is loss 31" in both.sentence
+    assert both.verdict == "no-difference" and both.sentence.count("loss 31 ") == 2
     at_once = compare_losses([(launch([end] * 50), launch(whole))] * 3)
     assert at_once.verdict == "better" and at_once.sentence.startswith("loss 1 ")
 
@@ -107,7 +111,9 @@ def test_losses_that_stop_being_finite(end: float | None) -> None:
 def test_other_samples_and_too_few_losses_show_nothing() -> None:
     one = launch(curve(0), fingerprints=["a", "b"])
     other = launch(curve(0), fingerprints=["a", "c"])
-    assert "did not see the same samples" in compare_losses([(one, other)] * 3).sentence
+    unlike = compare_losses([(one, other)] * 3)
+    assert (unlike.verdict, unlike.comparison) == ("shows-nothing", None)
+    assert compare_losses([(one, one)] * 3).comparison is not None
     short = launch(curve(0)[:5])
     found = compare_losses([(short, short)] * 3)
     assert found.verdict == "shows-nothing" and "5 losses" in found.sentence
@@ -126,5 +132,5 @@ def test_losses_that_nobody_knows_are_not_said_to_be_broken(kind: str) -> None:
 
     found = compare_losses([(unknown(2 * k), unknown(2 * k + 1)) for k in range(3)], 2.0)
     assert found.verdict == "shows-nothing"
-    assert "no losses to compare" in found.sentence
+    assert found.comparison is None
     assert "finite" not in found.sentence

@@ -167,7 +167,7 @@ class FirstCall:
         return __init__
 
     def _made(self, module):
-        if not self._over or self._later_looks >= _LATER_LOOKS or self._models.depth:
+        if not self._over or self._later_looks >= _LATER_LOOKS or self._models.nesting.calls:
             return
         if not self._session.inference.looks or self._models.wraps(type(module)):
             return
