@@ -17,6 +17,7 @@ _MOST_OUTPUTS = 256  # that are compared
 _MOST_ELEMENTS = 65_536  # of an output
 _MOST_LEAVES = 4
 _VAIN_CALLS = 4_096  # of modules that no scan found
+_COMPILERS = ("torch._dynamo", "torch._inductor", "torch.fx")  # which make modules of their own
 _LATER_LOOKS = 4  # for models that are made after the first call
 
 
@@ -169,7 +170,9 @@ class FirstCall:
     def _made(self, module):
         if not self._over or self._later_looks >= _LATER_LOOKS or self._models.nesting.calls:
             return
-        if not self._session.inference.looks or self._models.wraps(type(module)):
+        may_infer = self._session.inference.looks and self._models.may_infer
+        cls = type(module)
+        if not may_infer or self._models.wraps(cls) or cls.__module__.startswith(_COMPILERS):
             return
         self._later_looks += 1
         self._calls = 0

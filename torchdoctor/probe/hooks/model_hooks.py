@@ -41,6 +41,7 @@ class Models:
         self.settled = False  # no further scan, but for models that come later
         self.first_call = None  # what stands for `nn.Module.__call__` until a forward
         self._awaits_again = False
+        self.may_infer = True  # no optimizer was made
 
     def discover(self):
         """Scan for root modules during the first batches; again until a forward was seen."""
@@ -57,7 +58,7 @@ class Models:
 
         Models may still be wrapped then: the scans of `discover` are made all the same.
         """
-        self.stop_awaiting()  # a program that makes an optimizer trains
+        self.expect_training()
         if not self._looked_early:
             self._looked_early = True
             self._scan()
@@ -111,6 +112,11 @@ class Models:
         self.first_call = first_call
         self._awaits_again = True
         self.seen_forward = False
+
+    def expect_training(self):
+        """Look for no further first call: a program that makes an optimizer trains."""
+        self.may_infer = False
+        self.stop_awaiting()
 
     def stop_awaiting(self):
         """Look no more for the first call of any module: what is compiled guards on its class."""

@@ -440,7 +440,7 @@ def _made(watch, old):
     @watch.guarded
     def made(optimizer):
         watch.optimizers_made.add(optimizer)
-        watch.models.stop_awaiting()
+        watch.models.expect_training()
 
     def __init__(self, *args, **kwargs):
         old(self, *args, **kwargs)
