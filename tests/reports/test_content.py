@@ -65,7 +65,10 @@ def test_what_was_measured_is_ranked_by_what_was_measured() -> None:
     assert "17.9" not in screen.partition("tried")[0]
 
 
-@pytest.mark.parametrize(("severity", "detail"), [("high", None), ("medium", "index-loops")])
+@pytest.mark.parametrize(
+    ("severity", "detail"),
+    [("high", None), ("medium", "index-loops"), ("medium", "work-outside-model")],
+)
 def test_what_only_the_user_can_change_is_on_the_first_screen(severity, detail) -> None:
     """A loop over rows took most of the step, and the screen said that there is nothing to gain.
     Float64 was told as the cause, and not that float32 is what changes it.
@@ -77,9 +80,10 @@ def test_what_only_the_user_can_change_is_on_the_first_screen(severity, detail) 
         check="index-loops", severity=severity, share_of_step=0.22, fixes=fixes, location=loop
     )
     offered = RecommendedFix(fix="vectorize", standing="offered", location=loop)
+    same_line = Finding(check="work-outside-model", share_of_step=0.2, location=loop)
     report = replace(
         report,
-        diagnosis=replace(report.diagnosis, findings=[finding], detail=detail),
+        diagnosis=replace(report.diagnosis, findings=[finding, same_line], detail=detail),
         recommendation=Recommendation(also_offered=[offered]),
         ending=Ending(reason="nothing to gain", after_s=20.0, budget_s=60.0),
         trials=[replace(trial, p_helps=0.01) for trial in report.trials],

@@ -107,6 +107,24 @@ def test_the_interval_of_a_patch_is_its_own() -> None:
     assert not search.claims and not search.open_claims
 
 
+@pytest.mark.parametrize(
+    ("gains", "is_measured_again"),
+    [((1.25, 1.3), True), ((1.25, 1.3, 1.28), False), ((8.2, 8.4), False)],
+)
+def test_a_patch_that_is_recommended_gets_the_pairs_of_its_own_proof(
+    gains: tuple[float, ...], is_measured_again: bool
+) -> None:
+    """ "RECOMMENDED 1.41x" stood above a patch that "looks faster and is not proven"."""
+    fused = a_set("fused")
+    arms = [an_arm("fused", p_helps=0.5, ceiling=9.0)]
+    pairs = {fused: logs(gains[0], *gains)}
+    results = Results(pairs=pairs, patched={fused: logs(*gains)}, makes_patches=True)
+    search = policy(arms, results)
+    assert best(search).members == fused
+    again = Action(kind="pair", members=fused)
+    assert (search.next() == again) == is_measured_again
+
+
 def test_what_treats_the_largest_share_is_measured_first() -> None:
     action = policy([PRECISION, THREADS, CACHE], Results()).next()
     assert (action.kind, action.members) == ("pair", {"cache"})

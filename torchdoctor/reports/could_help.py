@@ -14,7 +14,7 @@ from torchdoctor.reports.document import Block, KeyFigures, sentences
 from torchdoctor.reports.screen_room import MOST_FIXES, short_name
 from torchdoctor.reports.vocabulary import step_of
 from torchdoctor.reports.wording import LONGEST_PLACE
-from torchdoctor.schema import Bound, RecommendedFix, Report, Trial
+from torchdoctor.schema import Bound, Diagnosis, RecommendedFix, Report, Trial
 from torchdoctor.schema.figures import percent, place, ratio
 from torchdoctor.schema.report import Finding
 from torchdoctor.schema.traced import MATTERS
@@ -54,12 +54,7 @@ def about_the_cause(report: Report) -> list[Block]:
 
 def by_hand(report: Report) -> list[Block]:
     """Return what only the user can change, where the cause or a severe finding calls for it."""
-    diagnosis = report.diagnosis
-    findings = [
-        finding
-        for finding in diagnosis.findings
-        if finding.severity == "high" or finding.check == diagnosis.detail
-    ]
+    findings = _calling_for_a_change(report.diagnosis)
     rows = []
     for fix in offered(report):
         shares = [
@@ -76,6 +71,19 @@ def by_hand(report: Report) -> list[Block]:
     rows.sort(key=lambda row: -row[0])
     shown = [row for _, row in rows[:MOST_FIXES]]
     return [KeyFigures("TO CHANGE BY HAND, not measured", "", shown)]
+
+
+def _calling_for_a_change(diagnosis: Diagnosis) -> list[Finding]:
+    """Return the severe findings, the cause, and what was found at the cause's own line."""
+    causes = [finding for finding in diagnosis.findings if finding.check == diagnosis.detail]
+    lines = {(cause.location.file, cause.location.line) for cause in causes if cause.location}
+    calling = []
+    for finding in diagnosis.findings:
+        at = finding.location
+        is_there = at is not None and (at.file, at.line) in lines
+        if finding.severity == "high" or finding in causes or is_there:
+            calling.append(finding)
+    return calling
 
 
 def not_measured(report: Report) -> list[Block]:

@@ -88,6 +88,15 @@ class Proof:
             lacking = max(lacking, 1 - len(self._results.patched.get(members, ())))
         return max(lacking, 0)
 
+    def further_patched_pairs(self, members: Members) -> int:
+        """Return how many pairs of its own the proof of a patch lacks; 0: none was made, or ran."""
+        patched = len(self._results.patched.get(members, ()))
+        interval = self.interval(members)
+        if not patched or interval is None:
+            return 0
+        is_strong = interval.low >= STRONG_GAIN
+        return max((STRONG_PAIRS if is_strong else PROOF_PAIRS) - patched, 0)
+
     def earns(self, members: Members) -> bool:
         """Return whether each member beyond the first was shown to gain within the set."""
         return not self.unearned(members)

@@ -318,9 +318,9 @@ class SearchPolicy:
         if not self.claims:
             return self._hint()
         best = self.claims[0].members
-        has_one_patched_pair = len(self.results.patched.get(best, ())) == 1
-        # Its interval would be that of a single pair.
-        return best if has_one_patched_pair and self._costs.fits(best) else None
+        # Who applies the patch is told what its own pairs prove.
+        lacks_proof = self.proof.further_patched_pairs(best) > 0
+        return best if lacks_proof and self._costs.fits(best) else None
 
     def _hint(self) -> Members | None:
         """Return the most promising set where nothing is claimed, if it lacks pairs of a proof."""
