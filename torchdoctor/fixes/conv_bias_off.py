@@ -85,54 +85,74 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 def _cancelled(torch: Any, module: Any, output: Any) -> list[tuple[Any, set[Any]]]:
     """Return the convolutions whose bias cancels, each with the norms that alone use its output."""
-    nn = torch.nn
+    owners = _owners(torch, module)
+
+    def convolution_of(node: Any) -> Any:
+        return _owner(owners, node, "Convolution", argument=2)
+
+    def norm_of(node: Any) -> Any:
+        return _owner(owners, node, "BatchNorm", argument=1)
+
+    users = _users(torch, output)
+    fed: dict[Any, set[Any]] = {}  # by convolution: the norms, and None for any other user
+    sources: dict[Any, set[Any]] = {}  # by norm: the convolutions, and None for any other source
+    for node, its_users in users.items():
+        convolution = convolution_of(node)
+        if convolution:
+            fed.setdefault(convolution, set()).update(map(norm_of, its_users))
+        norm = norm_of(node)
+        if norm:
+            source = node.next_functions[0][0]
+            sources.setdefault(norm, set()).add(convolution_of(source))
+    return [
+        (convolution, norms)
+        for convolution, norms in fed.items()
+        if all(norm and norm.training and sources[norm] == {convolution} for norm in norms)
+    ]
+
+
+def _owners(torch: Any, module: Any) -> dict[int, Any]:
+    """Return the convolutions by their bias, and the batch norms by their weight."""
+    modules = torch.nn.modules
     owners = {}
     for child in module.modules():
-        if isinstance(child, nn.modules.conv._ConvNd):
+        if isinstance(child, modules.conv._ConvNd):
             owners[id(child.bias)] = child
-        elif isinstance(child, nn.modules.batchnorm._BatchNorm):
+        elif isinstance(child, modules.batchnorm._BatchNorm):
             owners[id(child.weight)] = child
+    return owners
 
-    def owner(node: Any, kind: str, argument: int) -> Any:
-        """Return the module of a node in the graph; None: it is of another kind."""
-        if node is None or kind not in type(node).__name__:
-            return None
-        source = node.next_functions[argument][0]
-        while source is not None and not hasattr(source, "variable"):  # autocast's casts
-            source = next((input_node for input_node, _ in source.next_functions), None)
-        return source and owners.get(id(source.variable))
 
+def _owner(owners: dict[int, Any], node: Any, kind: str, argument: int) -> Any:
+    """Return the module of a node in the graph; None: it is of another kind."""
+    if node is None or kind not in type(node).__name__:
+        return None
+    source = node.next_functions[argument][0]
+    while source is not None and not hasattr(source, "variable"):  # autocast's casts
+        source = next((input_node for input_node, _ in source.next_functions), None)
+    return source and owners.get(id(source.variable))
+
+
+def _users(torch: Any, output: Any) -> dict[Any, set[Any]]:
+    """Return each node of the graph with the nodes that use it; None: the program itself."""
     leaves = torch.utils._pytree.tree_leaves(output)
     pending = [
         leaf.grad_fn
         for leaf in leaves
         if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None
     ]
-    users = {node: {None} for node in pending}  # None: the program itself
-    sources: dict[Any, set[Any]] = {}  # by norm
+    users: dict[Any, set[Any]] = {node: {None} for node in pending}
     walked = set()
     while pending:
-        if (node := pending.pop()) in walked:
+        node = pending.pop()
+        if node in walked:
             continue
         walked.add(node)
         for source, _ in node.next_functions:
             if source is not None:
                 users.setdefault(source, set()).add(node)
                 pending.append(source)
-        if norm := owner(node, "BatchNorm", 1):
-            source = node.next_functions[0][0]
-            sources.setdefault(norm, set()).add(owner(source, "Convolution", 2))
-    fed: dict[Any, set[Any]] = {}  # by convolution
-    for node, its_users in users.items():
-        if convolution := owner(node, "Convolution", 2):
-            fed.setdefault(convolution, set()).update(
-                owner(its_user, "BatchNorm", 1) for its_user in its_users
-            )
-    return [
-        (convolution, norms)
-        for convolution, norms in fed.items()
-        if all(norm and norm.training and sources[norm] == {convolution} for norm in norms)
-    ]
+    return users
 
 
 def instruction(settings: Settings, recording: Recording) -> str:

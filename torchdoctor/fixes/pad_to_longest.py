@@ -88,20 +88,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return torch.utils._pytree.tree_map(shorter, (args, kwargs))
 
-    def same(cut_output: Any, other: Any) -> bool:
-        ours, theirs = map(torch.utils._pytree.tree_leaves, (cut_output, other))
-        if len(ours) != len(theirs):
-            return False
-        for leaf, other_leaf in zip(ours, theirs, strict=True):
-            if not isinstance(leaf, torch.Tensor):
-                continue
-            if leaf.shape != other_leaf.shape:
-                return False
-            scale = float(other_leaf.float().abs().max()) if other_leaf.numel() else 0.0
-            if not torch.allclose(leaf.float(), other_leaf.float(), rtol=1e-3, atol=1e-4 * scale):
-                return False
-        return True
-
     def change(module: Any, args: Any, kwargs: Any) -> Any:
         cut_off = cut(module, args, kwargs)
         if cut_off is None:
@@ -114,13 +100,30 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             with torch.no_grad():
                 whole = module._call_impl(*args, **kwargs)
                 part = module._call_impl(*cut_off[0], **cut_off[1])
-            if not same(part, whole):
+            if not _same_output(torch, part, whole):
                 program.refuse("The model's output depends on the padding.")
         program.applied()
         return cut_off
 
     program.set_reason("No batch of tokens ended with padding in all of its rows.")
     program.at("arguments", change)
+
+
+def _same_output(torch: Any, of_cut: Any, of_whole: Any) -> bool:
+    """Return whether all tensors of two outputs are the same but for the order of additions."""
+    cut_leaves = torch.utils._pytree.tree_leaves(of_cut)
+    whole_leaves = torch.utils._pytree.tree_leaves(of_whole)
+    if len(cut_leaves) != len(whole_leaves):
+        return False
+    for leaf, whole in zip(cut_leaves, whole_leaves, strict=True):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        if leaf.shape != whole.shape:
+            return False
+        scale = float(whole.float().abs().max()) if whole.numel() else 0.0
+        if not torch.allclose(leaf.float(), whole.float(), rtol=1e-3, atol=1e-4 * scale):
+            return False
+    return True
 
 
 def _not_comparable(module: Any) -> str | None:
