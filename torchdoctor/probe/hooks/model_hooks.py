@@ -429,7 +429,9 @@ class _Calls:
         """
         session = self._session
         models = self._models
-        contexts, flags, answer = (), 0, None
+        contexts = ()
+        flags = 0
+        answer = None
         try:
             if root.ident is None:
                 models.number(root)
@@ -447,20 +449,15 @@ class _Calls:
             session.fail("forward", error)
         return args, kwargs, contexts, flags, answer
 
-    def _ends(self, root, contexts, flags):
-        self._models.nesting.calls -= 1
-        for program, context in reversed(contexts):
-            program.guarded(context.__exit__, None, None, None)
-        if self._session.phases:
-            self._session.log.add(step_log.FORWARD_END, root.ident, flags)
-
     def around(self, old):
         """Return the wrapper of a root class's `__call__`."""
         session = self._session
         models = self._models
         nesting = self._models.nesting
+        phases = session.phases
         compiling = session.torch.compiler.is_dynamo_compiling
         root_of = models.root_of
+        add = session.log.add
         inference = session.inference
         infers = session.guarded(inference.ended) if inference.looks else None
 
@@ -491,7 +488,11 @@ class _Calls:
                 session.hide_frames(error)
                 raise
             finally:
-                self._ends(root, contexts, flags)
+                nesting.calls -= 1
+                for program, context in reversed(contexts):
+                    program.guarded(context.__exit__, None, None, None)
+                if phases:
+                    add(step_log.FORWARD_END, root.ident, flags)
 
         return __call__
 
