@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.advice import catalogue
-from torchdoctor.schema import Diagnosis, Report
+from torchdoctor.schema import (
+    Diagnosis,
+    Refused,
+    Report,
+    TrainingTrial,
+    Trial,
+    TriedCeiling,
+)
 
 
 def remarked(report: Report) -> dict[str, dict[str, Any]]:
@@ -26,6 +33,18 @@ def facts_of(report: Report, check: str) -> dict[str, dict[str, Any]]:
         if finding.check == check
         for evidence in finding.evidence
     }
+
+
+def why(row: Trial | TriedCeiling | TrainingTrial | Refused) -> list[str]:
+    """Return the facts that explain what became of a fix or a removed cost."""
+    facts = row.why if isinstance(row.why, list) else [row.why]
+    return [evidence.fact for evidence in facts if evidence is not None]
+
+
+def quoted(row: Trial | TriedCeiling | TrainingTrial | Refused) -> list[str]:
+    """Return what a program, a fix in it or a library said, of the facts that explain a row."""
+    facts = row.why if isinstance(row.why, list) else [row.why]
+    return [evidence.values["message"] for evidence in facts if "message" in evidence.values]
 
 
 def why_unknown(report: Report) -> str | None:

@@ -36,6 +36,16 @@ def fact(
     return Evidence(fact=ident, values=values, share=share, location=location)
 
 
+def message(text: str) -> Evidence:
+    """Return a text that a program, a library or an error gave as a fact."""
+    return fact("message", message=text)
+
+
+def within(evidence: Evidence) -> dict[str, Any]:
+    """Return a fact as a value of another one, whose template tells it by `{name:fact}`."""
+    return {"fact": evidence.fact, "values": evidence.values}
+
+
 def as_remark(evidence: Evidence, severity: str = "detail", of: str = "") -> Remark:
     """Return a fact as a remark; one of an earlier report keeps the sentence that it is."""
     return Remark(

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.failures import NOT_APPLIED
 from torchdoctor.bench.pair_times import usable
 from torchdoctor.machine.load_beside import LoadBeside
 from torchdoctor.schema import (
@@ -27,6 +28,7 @@ from torchdoctor.schema import (
     TriedCeiling,
     each_once,
     fact,
+    message,
 )
 from torchdoctor.schema import Evidence as Fact
 from torchdoctor.schema.figures import speedup
@@ -53,8 +55,8 @@ SEEDS = "seeds"
 # Why rows have no measurement, by why the search ended; none, where the policy had decided.
 _WHY_ENDED = {
     "time": NO_TIME,
-    "interrupted": "interrupted",
-    "failed": "the trials were stopped",
+    "interrupted": fact("interrupted"),
+    "failed": fact("search-stopped"),
 }
 _WHY = {  # the next measurement is made, for the user who waits for it
     "pair": "It promises most for its time",
@@ -64,7 +66,6 @@ _WHY = {  # the next measurement is made, for the user who waits for it
     "patch": "The patched source is what you will run",
     "ceilings": "What the program gains without a cost bounds every fix of that cost",
 }
-_NOT_APPLIED = "could not be applied"  # in the reason of a launch that failed for its fix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +145,7 @@ class Search:
             self._stopped = "interrupted"
         except Stopped as stop:
             self._stopped = "failed"
-            self._doubts.append(fact("search-failed", reason=str(stop)))
+            self._doubts.append(stop.why)
 
     def _search_sizes(self) -> None:
         """Search the settings that are found by trying, and leave all but the best out."""
@@ -262,7 +263,9 @@ class Search:
         measured = self._evidence.measured(arm, patched)
         if not results_may_stay(measured, self._settings.allowed):
             if not measured.numerics.needs_seeds:  # else that is open
-                self._patches.reject(members, arm, "changes-training", measured.numerics.reason)
+                reason = measured.numerics.reason
+                told = None if reason is None else message(reason)
+                self._patches.reject(members, arm, "changes-training", told)
             return
         run_time = self._evidence.paired(arm)
         if run_time and median(run_time) <= WORTH:
@@ -274,7 +277,8 @@ class Search:
     def _blame(self, members: Members, failed: Arm) -> None:
         """Mark the fix that could not be applied, if a single member never ran by itself."""
         untried = [self._by_key[name] for name in members if not self._by_key[name].timings]
-        is_of_a_fix = failed.refused or _NOT_APPLIED in (failed.failed or "")
+        why = failed.failed
+        is_of_a_fix = failed.refused or (why is not None and why.fact in NOT_APPLIED)
         if len(untried) == 1 and is_of_a_fix:
             [suspect] = untried
             suspect.refused = failed.refused
