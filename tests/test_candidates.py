@@ -67,7 +67,7 @@ def recording(**steps):
     return Recording(
         workload=Workload(command=[], cwd=""),
         environment=Environment(),
-        steps=StepStatistics(boundary=Boundary(kind="loader"), how_found="", **(known | steps)),
+        steps=StepStatistics(boundary=Boundary(kind="loader"), **(known | steps)),
         shares=Shares(data_loader=0.6, cpu=0.4, memcpy=0.001),
     )
 

@@ -52,7 +52,6 @@ VOLTA = Gpu(index=0, name="Tesla V100", compute_capability="7.0")
 def steps(wait: float = 0.5, **changes: Any) -> StepStatistics:
     values: dict[str, Any] = {
         "boundary": Boundary(kind="loader"),
-        "how_found": "",
         "steps": 50,
         "warmup_steps": 10,
         "median_s": 1.0,
