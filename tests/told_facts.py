@@ -7,6 +7,7 @@ from typing import Any
 from torchdoctor.advice import catalogue
 from torchdoctor.schema import (
     Diagnosis,
+    Evidence,
     Refused,
     Report,
     TrainingTrial,
@@ -37,14 +38,18 @@ def facts_of(report: Report, check: str) -> dict[str, dict[str, Any]]:
 
 def why(row: Trial | TriedCeiling | TrainingTrial | Refused) -> list[str]:
     """Return the facts that explain what became of a fix or a removed cost."""
-    facts = row.why if isinstance(row.why, list) else [row.why]
-    return [evidence.fact for evidence in facts if evidence is not None]
+    return [evidence.fact for evidence in _facts_of_row(row)]
 
 
 def quoted(row: Trial | TriedCeiling | TrainingTrial | Refused) -> list[str]:
     """Return what a program, a fix in it or a library said, of the facts that explain a row."""
+    told = [evidence.values for evidence in _facts_of_row(row)]
+    return [values["message"] for values in told if "message" in values]
+
+
+def _facts_of_row(row: Trial | TriedCeiling | TrainingTrial | Refused) -> list[Evidence]:
     facts = row.why if isinstance(row.why, list) else [row.why]
-    return [evidence.values["message"] for evidence in facts if "message" in evidence.values]
+    return [evidence for evidence in facts if evidence is not None]
 
 
 def why_unknown(report: Report) -> str | None:

@@ -146,12 +146,12 @@ class GateRun:
             most_s = left_s / (FEWEST_PAIRS + 2)
             turns = choose_turns(slower, window, pace.start_s, most_s, settings.steps)
             if turns is None:
-                why: str | None = why_in_turns(slower)
+                why: Evidence | None = why_in_turns(slower)
             else:
                 why = takes_one_process(observed.versions) or too_large(observed.versions)
             if why is not None:
                 turns = None
-                self._doubt(fact("versions-took-turns", reason=why))
+                self._doubt(fact("versions-took-turns", why=within(why)))
         return ProgramLaunches(
             recorder=self._session.recorder, pace=pace, window=window, turns=turns
         )

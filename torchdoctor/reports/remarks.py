@@ -185,7 +185,7 @@ LAUNCHES = {  # of how the program was launched
     "followed each other, which sees less in the same time.",
     "untouched-failed": "The untouched program itself failed after {iterations} iterations; what "
     "was measured before counts.",
-    "launches-in-turns": "Launches followed each other, because {reason}: that sees less in the "
+    "launches-in-turns": "Launches followed each other, because {why:fact}: that sees less in the "
     "same time than side by side.",
     "no-other-seeds": "The budget left no time for launches with other seeds, which would tell "
     "whether training changed.",
@@ -235,8 +235,8 @@ VERSIONS = {  # of two versions that a gate compares
     "version-killed": "The program itself failed after at least {steps:counted step} (killed by "
     "signal {signal}); the steps before are compared.",
     "waits-in-one-order": "The wait for data was observed in one order only: {reason}",
-    "versions-took-turns": "The launches took turns, because {reason}: that sees less in the same "
-    "time.",
+    "versions-took-turns": "The launches took turns, because {why:fact}: that sees less in the "
+    "same time.",
     "never-beside-each-other": "The two versions could not run side by side, so their launches "
     "took turns, which sees less in the same time: {why:fact}.",
     "new-broke-down": "The working tree's program broke down where that of the reference went on: "
@@ -277,6 +277,23 @@ ENDED = {  # of launches that gave nothing, and why
     "twice in a row ({why:fact}).",
     "untouched-unmeasured": "The untouched program could not be measured ({why:fact}).",
 }
+IN_TURNS = {  # why launches cannot run side by side
+    "several-processes-train": "several processes train, whose collectives would have to stop at "
+    "the same iteration",
+    "ends-too-soon-for-blocks": "the program ends too soon for blocks of steps",
+    "cycle-too-long-for-block": "its steps come in two kinds, and the cycle of the long ones is "
+    "too long for a block",
+    "epoch-too-long-for-block": "an epoch is too long for a block of steps",
+    "steps-too-long-for-blocks": "steps are so long that blocks of them would cost more than "
+    "launches",
+    "no-memory-for-both": "this machine has no memory for both at the same time",
+    "no-gpu-memory-for-both": "the GPU has no memory for both at the same time",
+    "memory-for-both-not-sure": "memory for both at the same time, and for what a fix may need, is "
+    "not sure",
+    "gpu-takes-one-process": "the GPU takes one process at a time (compute mode EXCLUSIVE_PROCESS)",
+    "files-read-anew": "files are read from the disk anew by each",
+    "both-write-same-files": "without the sandbox both would write to the same files",
+}
 NO_GPU_EVENTS = frozenset({"no-gpu-events", "no-gpu-events-in-part"})
 SENTENCES = {
     **REMARKS,
@@ -288,6 +305,7 @@ SENTENCES = {
     **NODES,
     **VERSIONS,
     **ENDED,
+    **IN_TURNS,
 }
 
 

@@ -444,18 +444,18 @@ class _Checkup(RunResults):
 
     def _launches(
         self, observation: Observation, window: Window
-    ) -> tuple[ProgramLaunches, str | None]:
+    ) -> tuple[ProgramLaunches, Evidence | None]:
         """Return how launches of trials are made, and why they follow each other, if they do."""
         wanted = self.settings
         cold = stays_cold(self.recording)
-        turns: TurnBlocks | str | None = None
+        turns: TurnBlocks | Evidence | None = None
         if wanted.side_by_side:
             mode = self.sandbox.mode
             left_s = self._left()
             turns = turns_of_trials(
                 observation, window, sandbox=mode, cold=cold, steps=wanted.steps, left_s=left_s
             )
-        blocks, why = (None, turns) if isinstance(turns, str) else (turns, None)
+        blocks, why = (None, turns) if isinstance(turns, Evidence) else (turns, None)
         loaders = self.recording.main.loaders
         launches = ProgramLaunches.of_trials(
             self.recorder, observation, window, blocks, loaders=loaders, cold=cold

@@ -29,6 +29,7 @@ from torchdoctor.schema import (
     each_once,
     fact,
     message,
+    within,
 )
 from torchdoctor.schema import Evidence as Fact
 from torchdoctor.schema.figures import speedup
@@ -78,7 +79,7 @@ class SearchSettings:
     allow_output_changes: bool = False  # and those that change what a model decides
     low_precision: bool = False  # `numerics.trains_in_low_precision`
     patch: bool = False  # fixes are proven by the patch that makes them permanent
-    why_in_turns: str | None = None  # half a sentence, if nobody asked for launches in turns
+    why_in_turns: Fact | None = None  # if nobody asked for launches in turns
     ceilings: Sequence[CeilingTrial] = ()  # the most telling first
     growing: Mapping[str, NextSettings] = field(default_factory=dict)  # searched settings, by fix
     kind: "type[Search] | None" = None  # another executor than `Search`
@@ -435,7 +436,7 @@ class Search:
         engine = self._log.engine
         doubts = engine.failures.doubts
         if self._settings.why_in_turns is not None and self._log.pairs:
-            doubts.append(fact("launches-in-turns", reason=self._settings.why_in_turns))
+            doubts.append(fact("launches-in-turns", why=within(self._settings.why_in_turns)))
         for arm in self._arms_by_set.values():
             if arm.timings:
                 doubts += self._specs.unsettled(arm.fixes, engine.warmup_steps(arm.spec))
