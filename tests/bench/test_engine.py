@@ -21,7 +21,6 @@ from torchdoctor.schema import (
     Pair,
     SwitchedLaunch,
     fact,
-    message,
     within,
 )
 
@@ -202,7 +201,7 @@ def test_a_turn_that_never_ends_is_a_failure_or_after_pairs_that_ran_repeated(
 
 def test_a_fix_that_was_not_applied_is_refused() -> None:
     for state, why in (
-        ("refused", message("No GPU.")),
+        ("refused", fact("refused-in-program", fix="amp", message="No GPU.")),
         ("pending", fact("found-nothing", fix="amp")),
     ):
         fixes = [

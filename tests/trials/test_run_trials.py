@@ -239,8 +239,8 @@ def test_a_baseline_that_fails_twice_ends_the_trials_with_a_doubt():
 @pytest.mark.parametrize(
     ("state", "verdict", "told"),
     [
-        ("refused", "refused", "message"),
-        ("pending", "refused", "message"),
+        ("refused", "refused", "refused-in-program"),
+        ("pending", "refused", "still-pending"),
         ("failed", "failed", "could-not-apply"),
     ],
 )

@@ -21,7 +21,6 @@ from torchdoctor.schema import (
     LaunchTiming,
     SwitchedLaunch,
     fact,
-    message,
     within,
 )
 
@@ -218,14 +217,16 @@ def refusal(fixes: Iterable[str], timing: LaunchTiming) -> Evidence | None:
         if usable(timing) and not {"applied", "failed"} & set(states):
             pending = states.get("pending")
             if pending is not None and pending.reason:
-                return message(pending.reason)
+                return fact("still-pending", fix=fix, message=pending.reason)
             return fact("found-nothing", fix=fix)
     return None
 
 
 def why_refused(applied: AppliedFix) -> Evidence:
     """Return why a fix refused to be applied, as it said itself in the user's process."""
-    return message(applied.reason) if applied.reason else fact("refused-silently", fix=applied.fix)
+    if not applied.reason:
+        return fact("refused-silently", fix=applied.fix)
+    return fact("refused-in-program", fix=applied.fix, message=applied.reason)
 
 
 def how_it_ended(launch: LaunchTiming | SwitchedLaunch) -> Evidence | None:

@@ -260,6 +260,8 @@ ENDED = {  # of launches that gave nothing, and why
     "failure.",
     "could-not-apply": "{fix} could not be applied: {message}",
     "could-not-apply-silently": "{fix} could not be applied: no reason given",
+    "refused-in-program": "{message}",
+    "still-pending": "{message}",
     "refused-silently": "{fix} refused to be applied.",
     "found-nothing": "{fix} found nothing to apply to.",
     "first-block-did-not-end": "its first block of steps did not end",

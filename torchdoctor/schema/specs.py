@@ -209,7 +209,7 @@ class FixSpec(SwitchSpec):
     p_helps: float = 0.35
 
     refuses: Doubt  # why it cannot apply
-    sentences: Mapping[str, str] = field(default_factory=dict)  # of refusals; `reports.templates`
+    sentences: Mapping[str, str] = field(default_factory=dict)  # of refusals, `reports.templates`
     settings: Callable[[Recording], list[Settings]] = lambda _: [{}]  # most promising first
     says: Callable[[Settings], str | None] = lambda _: None  # with these settings; None: the title
     by_hand: Callable[[Recording], bool] = lambda _: False  # here it is code alone

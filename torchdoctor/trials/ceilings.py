@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from torchdoctor.advice import catalogue
-from torchdoctor.bench.failures import how_it_ended
+from torchdoctor.bench.failures import how_it_ended, why_refused
 from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.schema import (
     FixSet,
@@ -21,7 +21,6 @@ from torchdoctor.schema import (
     SwitchedLaunch,
     TriedCeiling,
     fact,
-    message,
     within,
 )
 from torchdoctor.trials import compare
@@ -86,8 +85,7 @@ def abandon(
         states_of_no_use = ("refused", "failed") if arm in ceilings else ("refused",)
         lacking = next((state for state in states if state.state in states_of_no_use), None)
         if lacking is not None:
-            told = lacking.reason
-            arm.refused = message(told) if told else fact("could-not-be-tried")
+            arm.refused = why_refused(lacking) if lacking.reason else fact("could-not-be-tried")
     if launch.failed_in is None:
         return False
     blocks = Counter(block.arm for block in launch.blocks)
