@@ -56,3 +56,14 @@ def test_words_that_have_no_fact_are_kept() -> None:
     told = {row.fixes.only: row for row in report.trials if row.verdict == "refused"}
     assert [evidence.fact for evidence in told["tf32"].why] == ["said"]
     assert told["tf32"].why[0].sentence == told["tf32"].reason
+
+
+def test_which_fix_had_no_edit_is_still_known() -> None:
+    fixes = {"loader-workers": {"num_workers": 4}, "decoded-cache": {}}
+    lacking = {"fixes": fixes, "problem": "lacks-edit", "detail": "decoded-cache"}
+    failed = {"fixes": fixes, "problem": "failed", "detail": "UnboundLocalError: model"}
+    recommended = json.loads(encode(loader_bound()))["recommendation"]
+    report = of_schema_2_0(recommendation=recommended | {"rejected_patches": [lacking, failed]})
+    without_edit, broken = report.recommendation.rejected_patches
+    assert without_edit.why is not None and without_edit.why.values == {"fixes": ["decoded-cache"]}
+    assert broken.why is not None and broken.why.sentence == broken.detail
