@@ -64,7 +64,8 @@ def test_the_useful_limit_is_named_and_kept_to() -> None:
     fix = catalogue.fixes()["larger-batch"]
     found = noise_scale(seen())
     assert found is not None and found.estimate == pytest.approx(40.0, rel=0.3)
-    assert fix.refuses(seen()).fact == "beyond-noise-scale", "128 is far above 40"
+    refused = fix.refuses(seen())
+    assert refused is not None and refused.fact == "beyond-noise-scale", "128 is far above 40"
     clipped = seen(clip_calls=10)
     assert noise_scale(clipped) is None, "a clipped gradient has lost its norm"
     assert fix.refuses(clipped) is None

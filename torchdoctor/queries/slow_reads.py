@@ -1,6 +1,7 @@
 """What checks and fixes ask about the storage that the training loop reads from. Pure."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torchdoctor.queries.lookup import data_wait_share, loader_cpu_share, training_loaders
 from torchdoctor.schema import SLOW_KINDS, Evidence, MountReads, Recording, fact
@@ -141,7 +142,11 @@ def why_not_slow(recording: Recording) -> Evidence:
         return fact("hardly-waits", share=wait)
     first = mounts[0]
     share = read_share(recording, mounts[0])
-    mount = {"path": first.path, "file_system": first.file_system, "kind": first.kind}
+    mount: dict[str, Any] = {
+        "path": first.path,
+        "file_system": first.file_system,
+        "kind": first.kind,
+    }
     if first.kind == "memory":
         return fact("files-in-memory", **mount)
     if hidden_by_cache(recording, first):
