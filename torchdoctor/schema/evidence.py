@@ -12,7 +12,8 @@ class Evidence:
     """One fact that a finding, or the verdict, rests on."""
 
     fact: str  #: Which fact it is, among those of its check; its sentence is made by this.
-    values: dict[str, Any] = field(default_factory=dict)  #: Figures and names that it states.
+    #: Figures and names that it states; `message` is what a program or a library said of itself.
+    values: dict[str, Any] = field(default_factory=dict)
     share: float | None = None  #: Share of the step that it states; null: it states none.
     location: Location | None = None  #: Place in the source that it names; null: it names none.
     sentence: str = ""  #: The same in words, for readers.
