@@ -93,7 +93,6 @@ def recording(folder: Path, text: str = SCRIPT) -> Recording:
     )
     steps = StepStatistics(
         boundary=Boundary(kind="loader"),
-        how_found="",
         steps=30,
         warmup_steps=10,
         median_s=0.1,

@@ -180,7 +180,8 @@ def test_what_to_write_against_workers_started_again_is_said(tmp_path: Path, aga
         loader = seen.main.loaders[0]
         made = [replace(loader, iterators=1), replace(loader, ident=1, iterators=1)]
         seen = replace(seen, processes=[replace(seen.main, loaders=made)])
-        assert "(train.py:7)" in catalogue.fixes()["persistent-workers"].refuses(seen)
+        why = catalogue.fixes()["persistent-workers"].refuses(seen)
+        assert why is not None and why.location is not None and why.location.line == 7
     [found] = catalogue.checks()["workers-respawned"].findings(seen)
     said = " ".join(evidence_of(found, seen))
     assert "persistent_workers=True" in said

@@ -193,7 +193,7 @@ def test_what_is_tried():
 
 
 def test_refused_with_the_reason():
-    assert "not installed" in FIX.refuses(_seen(remote=[{"protocol": "s3"}]))
-    assert "No file was seen" in FIX.refuses(_seen(available=["fsspec"]))
+    assert FIX.refuses(_seen(remote=[{"protocol": "s3"}])).fact == "no-fsspec"
+    assert FIX.refuses(_seen(available=["fsspec"])).fact == "no-object-store"
     mounts = CHECK.fires[0]["storage"]["mounts"]
-    assert "No file was seen" in FIX.refuses(_seen(mounts=mounts, available=["fsspec"]))
+    assert FIX.refuses(_seen(mounts=mounts, available=["fsspec"])).fact == "no-object-store"

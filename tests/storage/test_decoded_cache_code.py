@@ -12,6 +12,8 @@ from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.edits.diff import edited_files
+from torchdoctor.reports import trial_facts
+from torchdoctor.schema import fact
 
 FIX = catalogue.fixes()["decoded-cache"]
 
@@ -248,6 +250,5 @@ def test_why_it_may_not_be_used_later_chains_no_colons() -> None:
     check = {"loader": 0, "samples": 8, "same": False, "reason": why}
     own = {"pid": 1, "loaders": [loader], "sample_check": check}
     refused = FIX.refuses(recording({"processes": [own], "steps": {"data_wait_s": 0.008}}))
-    assert refused is not None
-    assert refused.endswith(f"Nor may it be used later. {why}")
-    assert ":" not in refused
+    assert refused == fact("first-epoch-alone", message=why)
+    assert ":" not in trial_facts.refusal(refused, "decoded-cache")

@@ -25,15 +25,15 @@ Blocks with side effects (counters, caches) have them twice; random numbers (dro
 from typing import Any
 
 from torchdoctor.queries.lookup import training_models
-from torchdoctor.schema import Example, FixSpec, ModelFacts, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, ModelFacts, Recording, Settings, fact
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     models = training_models(recording)
     if any(model.compiled for model in models):
-        return "The model is compiled: torch.compile chooses by itself what to keep."
+        return fact("compiled")
     if not _repeating(recording):
-        return "The model repeats no block whose activations could be computed again."
+        return fact("no-repeated-block")
     return None
 
 
@@ -82,6 +82,11 @@ FIX = FixSpec(
     needs_finding=True,  # it trades time for memory: only where memory is short
     no_bound="It saves memory, and a step takes longer with it.",
     refuses=refuses,
+    sentences={
+        "compiled": "The model is compiled: torch.compile chooses by itself what to keep.",
+        "no-repeated-block": "The model repeats no block whose activations could be computed "
+        "again.",
+    },
     settings=lambda recording: [{"block": m.repeated_block} for m in _repeating(recording)],
     apply=apply,
     location=lambda recording: next((model.location for model in _repeating(recording)), None),

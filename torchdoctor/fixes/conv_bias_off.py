@@ -27,18 +27,18 @@ from typing import Any
 
 from torchdoctor.queries.lookup import convolves, place, training_models
 from torchdoctor.queries.touched import convolution_biases
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     models = [m for m in training_models(recording) if m.conv_bias_before_norm]
     if not models:
-        return "No convolution with a bias stands right before a batch normalization."
+        return fact("no-bias-before-norm")
     if any(m.compiled for m in models):
-        return "The model is compiled, so its operators cannot be watched: drop it in the source."
+        return fact("compiled")
     wrapped = next((m.data_parallel for m in models if m.data_parallel), None)
     if wrapped is not None:
-        return f"The model is wrapped in {wrapped}, which expects the parameters it was given."
+        return fact("wrapped", wrapper=wrapped)
     return None
 
 
@@ -180,6 +180,13 @@ FIX = FixSpec(
     p_helps=0.2,
     touches=convolution_biases,
     refuses=refuses,
+    sentences={
+        "wrapped": "The model is wrapped in {wrapper}, which expects the parameters it was given.",
+        "no-bias-before-norm": "No convolution with a bias stands right before a batch "
+        "normalization.",
+        "compiled": "The model is compiled, so its operators cannot be watched: drop it in the "
+        "source.",
+    },
     suits=convolves,
     apply=apply,
     instruction=instruction,

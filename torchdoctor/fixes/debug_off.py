@@ -28,17 +28,17 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.queries.lookup import place
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact
 
 _HARMLESS = ("", "0", "OFF", "off")
 _CONTEXTS = ("profile", "emit_nvtx", "emit_itt")
 _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG")
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if _left_on(recording):
         return None
-    return "Nothing was left on: no anomaly detection, gradcheck, profiler or blocking launches."
+    return fact("nothing-left-on")
 
 
 def _left_on(recording: Recording) -> list[str]:
@@ -148,6 +148,10 @@ FIX = FixSpec(
     p_helps=0.7,  # the switch is seen on
     no_bound="Such an aid makes all of a step longer, and how much was not recorded.",
     refuses=refuses,
+    sentences={
+        "nothing-left-on": "Nothing was left on: no anomaly detection, gradcheck, profiler or "
+        "blocking launches.",
+    },
     settings=lambda recording: [{"off": _left_on(recording)}],
     apply=apply,
     location=lambda recording: (

@@ -28,6 +28,7 @@ from torchdoctor.edits import Edit, InputEdit
 from torchdoctor.queries.lookup import place, training_models
 from torchdoctor.queries.touched import calls
 from torchdoctor.schema import (
+    Evidence,
     Example,
     FixSpec,
     Location,
@@ -35,6 +36,7 @@ from torchdoctor.schema import (
     Recording,
     Settings,
     Touches,
+    fact,
     process,
 )
 
@@ -44,9 +46,9 @@ _COMPARED = 3  # calls in which both are computed
 _CUT = "{argument}[:, : int(({argument} != TOKEN).any(0).cumsum(0).argmax()) + 1]"
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not _padded(recording):
-        return "No batch of tokens ends with padding in all of its rows."
+        return fact("no-common-padding")
     return None
 
 
@@ -176,13 +178,16 @@ FIX: FixSpec = FixSpec(
     touches=touches,
     p_helps=0.8,  # the padding is seen
     refuses=refuses,
+    sentences={
+        "no-common-padding": "No batch of tokens ends with padding in all of its rows.",
+    },
     apply=apply,
     location=location,
     instruction=instruction,
     edits=edits,
     refusals=[
-        ({}, "padding"),
-        ({"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 9}])}, "padding"),
+        ({}, "no-common-padding"),
+        ({"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 9}])}, "no-common-padding"),
     ],
     example=Example(
         code="""

@@ -161,6 +161,7 @@ FIX = FixSpec(
     p_helps=0.6,  # the copy is seen in the loop
     touches=touches,
     refuses=_MOVED.refuses,
+    sentences=_MOVED.sentences,
     settings=settings,
     by_hand=_MOVED.by_hand,
     apply=apply,

@@ -136,14 +136,11 @@ class _Checkup(RunResults):
             self._diagnose()
             self._tell_diagnosis()
             if too_short(self.recording) is not None:
-                self.no_trials_reason = "No fix was tried, because so few steps cannot be compared."
+                self.no_trials = fact("too-few-steps")
             elif self.settings.no_fixes:
-                self.no_trials_reason = "No fix was tried, because --no-fixes was given."
+                self.no_trials = fact("no-fixes-asked-for")
             elif overlapping_calls(self.recording):
-                self.no_trials_reason = (
-                    "No fix was tried, because calls of several threads overlap: what one of them "
-                    "takes depends on the others."
-                )
+                self.no_trials = fact("calls-overlap")
             else:
                 self._try_fixes(observation)
                 self._try_training(observation)
@@ -388,9 +385,11 @@ class _Checkup(RunResults):
         least_s = _LEAST_TRIALS_S + observation.start_s
         if left_s < least_s:
             enough_s = self._budget_with(least_s - left_s)
-            self.no_trials_reason = (
-                f"Observing left {max(left_s, 0):.0f} s of the budget of {wanted.budget_s:.0f} s, "
-                f"too little for a pair of launches: --budget {enough_s + 1:.0f}s would do."
+            self.no_trials = fact(
+                "budget-too-short",
+                left_s=max(left_s, 0.0),
+                budget_s=wanted.budget_s,
+                enough_s=round(enough_s + 1),
             )
             return
         window = choose_window(observation.steps, self._left(), self.recording.main.loaders)
@@ -445,18 +444,18 @@ class _Checkup(RunResults):
 
     def _launches(
         self, observation: Observation, window: Window
-    ) -> tuple[ProgramLaunches, str | None]:
+    ) -> tuple[ProgramLaunches, Evidence | None]:
         """Return how launches of trials are made, and why they follow each other, if they do."""
         wanted = self.settings
         cold = stays_cold(self.recording)
-        turns: TurnBlocks | str | None = None
+        turns: TurnBlocks | Evidence | None = None
         if wanted.side_by_side:
             mode = self.sandbox.mode
             left_s = self._left()
             turns = turns_of_trials(
                 observation, window, sandbox=mode, cold=cold, steps=wanted.steps, left_s=left_s
             )
-        blocks, why = (None, turns) if isinstance(turns, str) else (turns, None)
+        blocks, why = (None, turns) if isinstance(turns, Evidence) else (turns, None)
         loaders = self.recording.main.loaders
         launches = ProgramLaunches.of_trials(
             self.recorder, observation, window, blocks, loaders=loaders, cold=cold
