@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 from event_sequences import Script
 
 from torchdoctor.observe.events import join_loaders
@@ -86,7 +88,9 @@ def test_a_loader_made_anew_in_each_epoch_is_not_said_to_feed_no_step():
     loaders = [LoaderFacts(ident=n, batches=20) for n in range(12)]
     found = find(script, loaders=loaders)
     assert found.boundary.kind == "optimizer"
-    assert found.how_found.startswith("no DataLoader feeds each step, so one iteration")
+    without = find(script)  # no loader is known
+    assert without.boundary.kind == "optimizer"
+    assert found.how_found != without.how_found, "it does not deny the loaders"
 
 
 def test_two_loaders_zipped_begin_with_the_first():
@@ -206,7 +210,7 @@ def test_no_loader_takes_the_optimizer():
     found = find(script, optimizers=facts)
     assert found.boundary.kind == "optimizer"
     assert iterations(script, found) == 19
-    assert "one step of AdamW" in found.how_found
+    assert "AdamW" in found.how_found
 
 
 def test_several_optimizers_take_the_slowest_cycling():
@@ -325,7 +329,8 @@ def test_step_on_something_that_is_not_there():
         script.backward()
     answer = find_boundary({1: script.events()}, {}, step_on="loader")
     assert isinstance(answer, NoSteps)
-    assert "no DataLoader fed the training" in answer.reason
+    assert "'loader'" in answer.reason and "--step-on" in answer.advice
+    assert "5 backward" in answer.reason, "what was seen instead"
 
 
 def test_several_trainers_by_rank_and_without_bystanders():
@@ -371,7 +376,7 @@ def test_a_single_call_is_too_few():
     script.forward(grad=False, train=False)
     answer = find_boundary({1: script.events()}, {})
     assert isinstance(answer, NoSteps)
-    assert "1 forward pass seen" in answer.reason
+    assert "1 forward" in answer.reason
 
 
 def test_nothing_at_all_is_said():
@@ -380,7 +385,7 @@ def test_nothing_at_all_is_said():
 
 
 def test_what_has_not_ended_yet_is_no_empty_list():
-    assert tally(Script().events()) == "no pass or step had ended"
+    assert tally(Script().events()) and not re.search(r"\d", tally(Script().events()))
 
 
 def test_one_step_is_too_few():
