@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -242,9 +243,9 @@ def test_refused_where_there_is_no_room_for_the_whole_data_set():
     loader = {"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}
     many = [{"pid": 1, "loaders": [{**loader, "dataset_length": 1_000_000}]}]
     reason = FIX.refuses(_seen(places=[PLACES[0]], processes=many))
-    assert "room for 100.00 GB" in reason
+    assert "100.00 GB" in reason
     small = _seen(places=[PLACES[0]], environment={"container": {"memory_bytes": 10**8}})
-    assert "No faster place" in FIX.refuses(small)
+    assert FIX.refuses(small) is not None
 
 
 @pytest.mark.parametrize(
@@ -270,9 +271,14 @@ def test_the_command_names_the_copy():
         {"folders": ["/mnt/data/train/a", "/mnt/data/train/b"]},
         workload={"command": ["python", "train.py", "--data=/mnt/data/train"]},
     )
-    text = FIX.instruction(FIX.settings(seen)[0], seen)
-    assert "cp -a /mnt/data/train/. /dev/shm/train/" in text
-    assert "--data=/dev/shm/train" in text
+    commands = [
+        shlex.split(line, comments=True)
+        for line in FIX.instruction(FIX.settings(seen)[0], seen).splitlines()
+    ]
+    words = [word for command in commands for word in command]
+    copied = words.index("cp")
+    assert words[copied : copied + 4] == ["cp", "-a", "/mnt/data/train/.", "/dev/shm/train/"]
+    assert "--data=/dev/shm/train" in words
 
 
 def test_a_folder_that_the_script_names_is_shown_with_its_line(tmp_path):
@@ -283,7 +289,10 @@ def test_a_folder_that_the_script_names_is_shown_with_its_line(tmp_path):
         workload={"command": ["python", "train.py"], "script": str(script), "cwd": str(tmp_path)},
     )
     last = FIX.instruction(FIX.settings(seen)[0], seen).splitlines()[-1]
-    assert last == "train.py:3  '/dev/shm/train/'  # in place of '/mnt/data/train/'"
+    place, literal, comment = last.split("  ")
+    assert (place, literal) == ("train.py:3", "'/dev/shm/train/'")
+    assert comment.startswith("# ") and comment.endswith("'/mnt/data/train/'")
     script.write_text("data = Images(folder)\n")
     last = FIX.instruction(FIX.settings(seen)[0], seen).splitlines()[-1]
-    assert last == "# then let the program read /dev/shm/train instead of /mnt/data/train"
+    assert last.startswith("# "), "no line of the script is known"
+    assert {"/dev/shm/train", "/mnt/data/train"} <= set(last.split())
