@@ -186,7 +186,7 @@ def test_the_instruction_names_the_programs_own_files_and_line(tmp_path):
 
 def test_refused_with_the_reason():
     assert "not seen" in FIX.refuses(recording())
-    assert "pyarrow is not installed" in FIX.refuses(_seen(available=()))
+    assert "pyarrow" in FIX.refuses(_seen(available=()))
     assert "read once" in FIX.refuses(_seen(calls=4))
     assert "0.1 %" in FIX.refuses(_seen(total_s=0.001))
 
