@@ -253,7 +253,7 @@ def test_loader_settings_are_switched_where_a_second_loader_can_be_had() -> None
 
     assert switched() and switched("prefetch-factor", loader={"num_workers": 2})
     assert not switched("persistent-workers"), "it gains where an epoch begins"
-    assert not switched(loader={"no_second": "Its iterator is its own."}), "no second one is made"
+    assert not switched(loader={"no_second": "own iterator"}), "no second one is made"
     assert not switched(loader=None)
     # 60 batches in 12 epochs, of 1 s or 2 s each.
     assert switched(loader={"iterators": 12}, mean_s=2.0)
