@@ -201,7 +201,7 @@ with torch.no_grad():
     assert finding.location is not None
     [filled] = [fact for fact in finding.evidence if fact.location]
     assert filled.location and filled.location.line == finding.location.line - 2
-    assert filled.values["text"] == "ids = torch.zeros(4, 64, dtype=torch.long)"
+    assert filled.values["text"] in loop and "torch.zeros(" in filled.values["text"]
 
 
 def test_padding_of_a_training_is_seen(tmp_path: Path) -> None:

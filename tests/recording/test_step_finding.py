@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 from event_sequences import Script
 
 from torchdoctor.observe.events import join_loaders
@@ -325,7 +327,8 @@ def test_step_on_something_that_is_not_there():
         script.backward()
     answer = find_boundary({1: script.events()}, {}, step_on="loader")
     assert isinstance(answer, NoSteps)
-    assert "no DataLoader fed the training" in answer.reason
+    assert "'loader'" in answer.reason and "--step-on" in answer.advice
+    assert "5 backward" in answer.reason, "what was seen instead"
 
 
 def test_several_trainers_by_rank_and_without_bystanders():
@@ -372,7 +375,7 @@ def test_a_single_call_is_too_few():
     script.forward(grad=False, train=False)
     answer = find_boundary({1: script.events()}, {})
     assert isinstance(answer, NoSteps)
-    assert "1 forward pass seen" in answer.reason
+    assert "1 forward" in answer.reason
 
 
 def test_nothing_at_all_is_said():
@@ -381,7 +384,7 @@ def test_nothing_at_all_is_said():
 
 
 def test_what_has_not_ended_yet_is_no_empty_list():
-    assert tally(Script().events()) == "no pass or step had ended"
+    assert tally(Script().events()) and not re.search(r"\d", tally(Script().events()))
 
 
 def test_one_step_is_too_few():

@@ -131,10 +131,11 @@ class _Calls:
 
 def _unchanged_copy(tensor: Any, asked: Any) -> Any:
     """Return the last copy by the same call; None: it, or the tensor, was written to since."""
-    last_asked, copy, version = getattr(tensor, _COPY, (None, None, None))
-    if last_asked != asked or copy._version != version:
+    last = getattr(tensor, _COPY, None)
+    if last is None:
         return None
-    return copy
+    last_asked, copy, version = last
+    return copy if last_asked == asked and copy._version == version else None
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
