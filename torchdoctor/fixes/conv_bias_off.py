@@ -59,14 +59,16 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     @contextmanager
     def looking(module: Any) -> Iterator[None]:
         # The graph of a compiled call shows no operators: this one forward runs as written.
-        compiled = module.__dict__.pop("_compiled_call_impl", None)
+        own = vars(module)
+        kept = {name: own.pop(name) for name in _compiled_calls(module)}
+        if "forward" in kept:
+            module.forward = _as_written(kept["forward"])
         hook = module.register_forward_hook(lambda m, _, output: program.guarded(drop, m, output))
         try:
             yield
         finally:
             hook.remove()
-            if compiled is not None:
-                module._compiled_call_impl = compiled
+            own.update(kept)
 
     def look(module: Any) -> Any:
         if module in done or not module.training or not torch.is_grad_enabled():
@@ -75,12 +77,24 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         modules = list(module.modules())
         if any("Parallel" in type(m).__name__ for m in modules):
             program.refuse("The model is wrapped for data parallelism.")
-        if any(getattr(m, "_compiled_call_impl", None) for m in modules if m is not module):
+        if any(_compiled_calls(m) for m in modules if m is not module):
             program.refuse("A part of the model is compiled: its operators cannot be watched.")
         return looking(module)
 
     program.set_reason("No convolution with a bias fed a batch normalization alone.")
     program.around_forward(look, until="forward")
+
+
+def _compiled_calls(module: Any) -> list[str]:
+    """Return the attributes of a module's own by which a call runs what is compiled."""
+    own = vars(module)
+    names = ["_compiled_call_impl"] if own.get("_compiled_call_impl") else []
+    return [*names, "forward"] if _as_written(own.get("forward")) else names
+
+
+def _as_written(forward: Any) -> Any:
+    """Return the function that `torch.compile` was given; None: it is not compiled."""
+    return getattr(forward, "_torchdynamo_orig_callable", None)
 
 
 def _cancelled(torch: Any, module: Any, output: Any) -> list[tuple[Any, set[Any]]]:
