@@ -174,12 +174,14 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     mount = 'mount -t tmpfs -o size=64k none small && exec "$@"'
     if subprocess.run([*shell, mount, "sh", "true"], cwd=tmp_path, check=False).returncode:
         pytest.skip("no user namespaces here")
-    options = ("--budget", "5m", "--no-fixes", "--output", "small/out")
+    options = ("--budget", "5m", "--no-fixes", "--output", "small/out", "--format", "json")
     result = run(tmp_path, *options, "train.py", before=[*shell, mount, "sh"])
     assert "Traceback" not in result.stderr
     assert result.returncode == 2, "the report is kept nowhere"
     assert "No space left" in " ".join(result.stderr.split())
     assert "--output" in result.stderr
+    remarks = {remark["fact"]: remark["values"] for remark in json.loads(result.stdout)["remarks"]}
+    assert remarks["report-unwritten"]["problem"] == "No space left on device"
 
 
 SECRETIVE = f"""

@@ -47,6 +47,20 @@ class NoTrace(UsageError):
         return NoTrace, (self.what, self.advice)  # comes back from another process
 
 
+class CannotWrite(UsageError):
+    """A file cannot be written; `problem` is the system's, None: a link or no file lies there."""
+
+    def __init__(self, path: str, problem: str | None) -> None:
+        why = "it is a link, or no file" if problem is None else problem
+        advice = "Remove it to go on" if problem is None else "Choose another place"
+        super().__init__(f"Cannot write {path}: {why}. {advice}.")
+        self.path = path
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type["CannotWrite"], tuple[str, str | None]]:
+        return CannotWrite, (self.path, self.problem)  # comes back from another process
+
+
 class ProgramFailed(TorchdoctorError, slug="program-failed", exit_code=3):
     """The user's program failed; `program_exit_code` is its own (negative: killed by a signal)."""
 
