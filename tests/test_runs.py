@@ -174,14 +174,22 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     mount = 'mount -t tmpfs -o size=64k none small && exec "$@"'
     if subprocess.run([*shell, mount, "sh", "true"], cwd=tmp_path, check=False).returncode:
         pytest.skip("no user namespaces here")
-    options = ("--budget", "5m", "--no-fixes", "--output", "small/out", "--format", "json")
+    options = ("--budget", "5m", "--no-fixes", "--output", "small/out")
     result = run(tmp_path, *options, "train.py", before=[*shell, mount, "sh"])
     assert "Traceback" not in result.stderr
     assert result.returncode == 2, "the report is kept nowhere"
     assert "No space left" in " ".join(result.stderr.split())
     assert "--output" in result.stderr
+
+
+def test_a_report_that_cannot_be_stored_is_printed_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP)
+    before = ["sh", "-c", '(until mkdir out/report.json; do sleep 0.1; done) 2>&- >&- & exec "$@"']
+    options = ("--budget", "60s", "--no-fixes", "--output", "out", "--format", "json")
+    result = run(tmp_path, *options, "train.py", before=[*before, "sh"])
+    assert result.returncode == 2, result.stderr
     remarks = {remark["fact"]: remark["values"] for remark in json.loads(result.stdout)["remarks"]}
-    assert remarks["report-unwritten"]["problem"] == "No space left on device"
+    assert remarks["report-unwritten"]["path"] == str(tmp_path / "out" / "report.json")
 
 
 SECRETIVE = f"""
