@@ -20,10 +20,16 @@ EXIT_CODES = {
 
 
 class TorchdoctorError(Exception):
-    """Base of every expected failure."""
+    """Base of every expected failure; `output_tail` is the end of what the user's program wrote."""
 
     slug = "error"
     exit_code = 70
+
+    def __init__(self, message: str = "", output_tail: str = "") -> None:
+        ending = f" Its own output ends with:\n\n{output_tail}" if output_tail else ""
+        super().__init__(f"{message}{ending}")
+        self.message = message
+        self.output_tail = output_tail
 
     def __init_subclass__(cls, slug: str = "", exit_code: int = 0) -> None:
         if slug:  # else those of the class above it
@@ -64,8 +70,10 @@ class CannotWrite(UsageError):
 class ProgramFailed(TorchdoctorError, slug="program-failed", exit_code=3):
     """The user's program failed; `program_exit_code` is its own (negative: killed by a signal)."""
 
-    def __init__(self, message: str, program_exit_code: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, program_exit_code: int | None = None, output_tail: str = ""
+    ) -> None:
+        super().__init__(message, output_tail)
         self.program_exit_code = program_exit_code
 
 
