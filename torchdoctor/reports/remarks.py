@@ -127,7 +127,10 @@ FIXES = {  # of fixes, and of what a check could not tell
 }
 RUNS = {  # of a run's story
     "run-interrupted": "The run was interrupted: the report holds what was measured.",
-    "recording-unwritten": "{reason}",
+    "recording-unwritten": "Cannot write {path}: {problem}. Choose another place.",
+    "recording-in-the-way": "Cannot write {path}: it is a link, or no file. Remove it to go on.",
+    "report-unwritten": "Cannot write {path}: {problem}. Choose another place.",
+    "report-in-the-way": "Cannot write {path}: it is a link, or no file. Remove it to go on.",
     "profile-failed": "{reason}",
     "processes-unseen": "The program runs in {processes} processes, and {told} told of their "
     "steps: do all nodes share {folder}? --output names another folder.",
@@ -297,6 +300,7 @@ IN_TURNS = {  # why launches cannot run side by side
     "both-write-same-files": "without the sandbox both would write to the same files",
 }
 NO_GPU_EVENTS = frozenset({"no-gpu-events", "no-gpu-events-in-part"})
+UNWRITTEN_REPORT = frozenset({"report-unwritten", "report-in-the-way"})
 SENTENCES = {
     **REMARKS,
     **TRACES,

@@ -34,6 +34,7 @@ from torchdoctor.observe.window import (
 )
 from torchdoctor.queries.slow_reads import stays_cold
 from torchdoctor.queries.stacks import share_showing
+from torchdoctor.reports import remarks
 from torchdoctor.reports.remarks import NO_GPU_EVENTS
 from torchdoctor.reports.status import StatusFile
 from torchdoctor.reports.summary import summarized
@@ -50,10 +51,11 @@ from torchdoctor.schema import (
     Report,
     StepStatistics,
     Workload,
+    as_remark,
     fact,
     secret_values,
 )
-from torchdoctor.schema.errors import ProgramFailed, UsageError
+from torchdoctor.schema.errors import CannotWrite, ProgramFailed
 from torchdoctor.schema.record_files import without_secrets, write_record, write_recording
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import fix_facts
@@ -154,9 +156,9 @@ class _Checkup(RunResults):
         try:
             write_record(report, self.folder / "report.json")
             self.status.ended(report)
-        except UsageError as error:
+        except CannotWrite as error:
             # What was measured is printed all the same.
-            return replace(report, doubts=[*report.doubts, str(error)], run_folder=None)
+            return _with_remark(replace(report, run_folder=None), _unwritten_report(error))
         return report
 
     @property
@@ -233,8 +235,8 @@ class _Checkup(RunResults):
             shown = replace(workload, command=workload.typed)
             recording = without_secrets(replace(self.recording, workload=shown), self._secrets)
             write_recording(recording, self.folder / "recording.json")
-        except UsageError as error:
-            self.doubts.append(fact("recording-unwritten", reason=str(error)))
+        except CannotWrite as error:
+            self.doubts.append(_unwritten_recording(error))
         if observation.interrupted:
             raise KeyboardInterrupt
         return observation
@@ -487,3 +489,27 @@ class _Checkup(RunResults):
         self.recording = replace(self.recording, doubts=[*doubts, *disagree], network=network)
         self.elapsed_s = self._elapsed()
         return assemble(self)
+
+
+def _unwritten_report(error: CannotWrite) -> Evidence:
+    """Return why the folder holds no report."""
+    if error.problem is None:
+        return fact("report-in-the-way", path=error.path)
+    return fact("report-unwritten", path=error.path, problem=error.problem)
+
+
+def _unwritten_recording(error: CannotWrite) -> Evidence:
+    """Return why the folder holds no recording."""
+    if error.problem is None:
+        return fact("recording-in-the-way", path=error.path)
+    return fact("recording-unwritten", path=error.path, problem=error.problem)
+
+
+def _with_remark(report: Report, evidence: Evidence) -> Report:
+    """Return a report that is in words already with one more remark."""
+    remark = replace(as_remark(evidence), sentence=remarks.sentence(evidence))
+    return replace(
+        report,
+        remarks=[*report.remarks, remark],
+        doubts=[*report.doubts, remark.sentence],
+    )
