@@ -27,6 +27,7 @@ from torchdoctor.schema import (
     RejectedPatch,
     Report,
     WorkloadRecord,
+    fact,
 )
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import read_report, write_record
@@ -336,13 +337,17 @@ def test_a_rejected_patch_is_refused_without_force(tmp_path: Path, problem: str)
 def test_a_patch_that_failed_in_an_older_report_is_refused(tmp_path: Path) -> None:
     """`UnboundLocalError: model` stood in the report, and --apply wrote it into the script."""
     trial = PatchTrial(reason="UnboundLocalError: model", numerics="not-comparable")
-    measured(tmp_path, speedup=GAIN, pairs=3, patch_trial=trial)
+    run = measured(tmp_path, speedup=GAIN, pairs=3, patch_trial=trial)
+    report = json.loads((run / "report.json").read_text())
+    del report["recommendation"]["patch_trial"]["why"]
+    (run / "report.json").write_text(json.dumps(report | {"schema_version": "2.0"}))
     assert "UnboundLocalError: model" in refused(tmp_path, "--apply")
     assert (tmp_path / "train.py").read_text() == SCRIPT
 
 
 def test_fixes_to_change_by_hand_have_nothing_to_apply(tmp_path: Path) -> None:
-    rejected = RejectedPatch(fixes=BOTH, problem="lacks-edit", detail="loader-workers")
+    why = fact("no-edit-for", fixes=["loader-workers"])
+    rejected = RejectedPatch(fixes=BOTH, problem="lacks-edit", why=why)
     run = measured(tmp_path, speedup=GAIN, pairs=3)
     report = read_report(run)
     recommended = replace(

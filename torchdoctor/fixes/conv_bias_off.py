@@ -59,8 +59,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     @contextmanager
     def looking(module: Any) -> Iterator[None]:
         # The graph of a compiled call shows no operators: this one forward runs as written.
-        own = vars(module)
-        kept = {name: own.pop(name) for name in _compiled_calls(module)}
+        attributes = vars(module)
+        kept = {name: attributes.pop(name) for name in _compiled_calls(module)}
         if "forward" in kept:
             module.forward = _as_written(kept["forward"])
         hook = module.register_forward_hook(lambda m, _, output: program.guarded(drop, m, output))
@@ -68,7 +68,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             yield
         finally:
             hook.remove()
-            own.update(kept)
+            attributes.update(kept)
 
     def look(module: Any) -> Any:
         if module in done or not module.training or not torch.is_grad_enabled():
@@ -87,9 +87,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
 def _compiled_calls(module: Any) -> list[str]:
     """Return the attributes of a module's own by which a call runs what is compiled."""
-    own = vars(module)
-    names = ["_compiled_call_impl"] if own.get("_compiled_call_impl") else []
-    return [*names, "forward"] if _as_written(own.get("forward")) else names
+    attributes = vars(module)
+    names = ["_compiled_call_impl"] if attributes.get("_compiled_call_impl") else []
+    return [*names, "forward"] if _as_written(attributes.get("forward")) else names
 
 
 def _as_written(forward: Any) -> Any:

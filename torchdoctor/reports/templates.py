@@ -85,8 +85,8 @@ class _Formatter(string.Formatter):
                 return counted(value, *argument.split(_COMMA))
             case "fact":
                 values = {**self.values, **value["values"]}
-                told = filled(self.templates[value["fact"]], values, self.templates, self.cwd)
-                return told.rstrip(".")
+                template = self.templates[value["fact"]]
+                return filled(template, values, self.templates, self.cwd).rstrip(".")
             case "list":
                 return (separator or _COMMA).join(map(str, value))
             case "each":

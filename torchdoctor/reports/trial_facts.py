@@ -169,10 +169,10 @@ def _with_patches(
 def _told(evidence: Evidence, fixes: Iterable[str], words: Mapping[str, str], cwd: str) -> Evidence:
     """Return a fact with its sentence, by a template of these fixes or one that all share."""
     specs = [catalogue.fixes()[fix] for fix in fixes if fix in catalogue.fixes()]
-    known = dict(SENTENCES)
+    sentences = dict(SENTENCES)
     for spec in specs:
-        known.update(spec.sentences)
-    template = known.get(evidence.fact)
+        sentences.update(spec.sentences)
+    template = sentences.get(evidence.fact)
     if template is None or evidence.sentence:
         return evidence  # one of another version keeps the sentence that it is
     values = {
@@ -181,7 +181,7 @@ def _told(evidence: Evidence, fixes: Iterable[str], words: Mapping[str, str], cw
         "share": evidence.share,
         "location": evidence.location,
     }
-    return replace(evidence, sentence=templates.filled(template, values, known, cwd))
+    return replace(evidence, sentence=templates.filled(template, values, sentences, cwd))
 
 
 def _whole(text: str) -> str:

@@ -199,7 +199,7 @@ def template(check: str | None, fact: str) -> str | None:
     """Return the template of a check's fact, or of one of no check; None: it has none."""
     if check is None:
         texts = (_FACTS, remarks.SENTENCES, trial_facts.SENTENCES, steps_found.SENTENCES)
-        return next((known[fact] for known in texts if fact in known), None)
+        return next((templates[fact] for templates in texts if fact in templates), None)
     spec = catalogue.checks().get(check)
     return spec.sentences.get(fact) if spec is not None else None
 

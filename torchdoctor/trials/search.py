@@ -265,8 +265,8 @@ class Search:
         if not results_may_stay(measured, self._settings.allowed):
             if not measured.numerics.needs_seeds:  # else that is open
                 reason = measured.numerics.reason
-                told = None if reason is None else message(reason)
-                self._patches.reject(members, arm, "changes-training", told)
+                why = None if reason is None else message(reason)
+                self._patches.reject(members, arm, "changes-training", why)
             return
         run_time = self._evidence.paired(arm)
         if run_time and median(run_time) <= WORTH:
