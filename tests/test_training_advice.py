@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from light_torch import LIGHT
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
@@ -20,9 +21,9 @@ from torchdoctor.schema.record_files import read_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("advice")]  # share one run
 
-DECAYED = """
-import pathlib, torch
-from torch.utils.data import DataLoader, TensorDataset
+DECAYED = f"""
+import pathlib, time, torch
+{LIGHT}from torch.utils.data import DataLoader, TensorDataset
 pathlib.Path("weights.txt").write_text("trained")
 torch.manual_seed(0)
 x = 0.1 * torch.randn(4096, 10)
@@ -35,6 +36,7 @@ while True:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        time.sleep(0.002)  # takes no processor
 """
 
 
