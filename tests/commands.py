@@ -1,16 +1,20 @@
 """torchdoctor's commands, called within the test's process: a new one takes a second to start.
 
 What depends on pipes, encodings or signals starts a process, and so does one test of each command.
+`told` returns the commands that a text tells to type.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
+from html import unescape
 from pathlib import Path
 from unittest import mock
 
@@ -53,3 +57,9 @@ def torchdoctor(
     return subprocess.CompletedProcess(
         words, code, *(output.decode() if text else output for output in outputs)
     )
+
+
+def told(text: str) -> list[list[str]]:
+    """Return the commands that a text or a page tells to type, each as its words."""
+    commands = re.findall(r"(?m)(?:^ *|<code>|`|\$ |: +)(torchdoctor [a-z][^`<\n]*)", text)
+    return [shlex.split(unescape(command).split(" · ")[0]) for command in commands]

@@ -135,14 +135,15 @@ def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
     )
     assert code == 1, log
     assert outputs["verdict"] == "slower"
-    assert summary.startswith("### torchdoctor gate: FAIL")
-    assert "| step time |" in summary
-    whole = Path(outputs["markdown"]).read_text()
-    assert whole.startswith(summary.strip()) and "How it was measured" in whole
-    assert "How it was measured" not in summary, "the summary is the first screen"
-    [annotation] = [line for line in log.splitlines() if line.startswith("::")]
-    assert annotation.startswith("::error title=torchdoctor gate::FAIL: Worse than HEAD")
     found = json.loads(Path(outputs["json"]).read_text())
+    assert "FAIL" in summary.splitlines()[0]
+    assert [line for line in summary.splitlines() if line.startswith("| step time ")]
+    whole = Path(outputs["markdown"]).read_text()
+    assert whole.startswith(summary.strip())
+    assert len(whole) > len(summary) + 100, "the summary is the first screen"
+    [annotation] = [line for line in log.splitlines() if line.startswith("::")]
+    assert annotation.startswith("::error ") and "HEAD" in annotation
+    assert found["answer"][0]["fact"] == "worse"
     jsonschema.validate(found, json.loads((ROOT / "docs" / "gate.schema.json").read_text()))
     assert found["verdict"] == "slower"
     assert found["metrics"][0]["ratio"]["estimate"] > 1.2
@@ -157,12 +158,12 @@ def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
 def test_the_action_says_what_was_wrong(project: Path, tmp_path: Path) -> None:
     code, log, outputs, _ = run_action(project, tmp_path, command="train.py", against="nowhere")
     assert (code, outputs) == (2, {})
-    assert "There is no commit 'nowhere'" in log
+    assert "'nowhere'" in log
     code, log, outputs, _ = run_action(
         project, tmp_path, command="train.py", against="HEAD", tolerance="step_time=fast"
     )
     assert (code, outputs) == (2, {})
-    assert "'fast' of step_time=fast is no tolerance" in log
+    assert "'fast'" in log and "step_time=fast" in log
 
 
 FAKE = """#!/bin/sh
@@ -203,7 +204,8 @@ def test_a_command_keeps_its_lines_and_quotes(project: Path, tmp_path: Path) -> 
     assert found[found.index("--") + 1 :] == expected
     code, log, outputs, _ = run_action(project, tmp_path, command="train.py 'open", against="HEAD")
     assert (code, outputs) == (2, {})
-    assert "::error title=torchdoctor gate::The input command cannot be read" in log
+    [annotation] = [line for line in log.splitlines() if line.startswith("::error ")]
+    assert " command " in annotation, "the input is named"
 
 
 def test_further_inputs_reach_the_command(project: Path, tmp_path: Path) -> None:
@@ -249,4 +251,4 @@ def test_a_pull_request_is_compared_with_what_it_is_merged_into(
     assert against == old_base
     event = {"GATE_BASE": "0" * 40, "GITHUB_SHA": merged}
     code, log, _, _ = run_action(project, tmp_path, event, command="train.py")
-    assert code == 2 and "check out with fetch-depth 0" in log
+    assert code == 2 and "fetch-depth 0" in log

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 
 import pytest
-from commands import torchdoctor
+from commands import told, torchdoctor
 from samples import loader_bound, nothing_found
 from typer.testing import CliRunner
 
@@ -32,12 +32,12 @@ def test_each_form_applies_what_ran_as_a_patch_and_only_shows_other_edits(form, 
     ran = replace(report.trials[0], fixes=FixSet.of("pin-memory"), patched=patched)
     recommended = replace(report.recommendation, also_offered=[offered])
     report = replace(report, recommendation=recommended, trials=[ran], run_folder="/a b/run")
-    lines = [line.strip() for line in unescape(rendered(report, form)).splitlines()]
-    text = "\n".join(lines)
-    assert "torchdoctor patch '/a b/run' --apply" in text
-    alone = "torchdoctor patch '/a b/run' --fixes pin-memory"
-    assert alone in text
-    assert (f"{alone} --apply" in text) is patched
+    commands = told(rendered(report, form))
+    patch = ["torchdoctor", "patch", "/a b/run"]
+    alone = [*patch, "--fixes", "pin-memory"]
+    assert [*patch, "--apply"] in commands
+    assert [*alone, "--apply"] in commands if patched else alone in commands
+    assert ([*alone, "--apply"] in commands) is patched
 
 
 def test_a_patch_that_was_measured_to_be_slower_is_not_to_be_applied() -> None:
@@ -47,8 +47,8 @@ def test_a_patch_that_was_measured_to_be_slower_is_not_to_be_applied() -> None:
         interval = Interval(estimate=speed, low=0.9 * speed, high=1.1 * speed)
         trial = PatchTrial(speedup=interval, numerics="identical", pairs=3)
         recommended = replace(report.recommendation, patch_trial=trial, handed_out=None)
-        shown = rendered(replace(report, recommendation=recommended), "terminal")
-        assert ("torchdoctor patch /runs/1 --apply" in shown) is applied
+        commands = told(rendered(replace(report, recommendation=recommended), "terminal"))
+        assert (["torchdoctor", "patch", "/runs/1", "--apply"] in commands) is applied
 
 
 def test_each_command_says_how_to_see_the_details(tmp_path) -> None:
@@ -56,9 +56,10 @@ def test_each_command_says_how_to_see_the_details(tmp_path) -> None:
     report = replace(loader_bound(), run_folder=str(tmp_path))
     write_record(report, path)
     screen = CliRunner().invoke(app, ["report", str(path)]).output
-    assert f"details: torchdoctor report {tmp_path} --details" in screen
+    assert ["torchdoctor", "report", str(tmp_path), "--details"] in told(screen)
     details = CliRunner().invoke(app, ["report", str(tmp_path), "--details"]).output
-    assert "How to reproduce" in details and "How to reproduce" not in screen
+    again = ["torchdoctor", "run", "--budget", "5m", "train.py", "--epochs", "3"]
+    assert again in told(details) and again not in told(screen)
     for command in ("run", "diagnose", "compare", "gate", "report"):
         help_page = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
         assert "--details" in help_page
@@ -68,7 +69,7 @@ def test_without_a_name_the_newest_run_of_the_folder_is_shown(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     none = CliRunner().invoke(app, ["report"])
     assert isinstance(none.exception, UsageError)
-    assert "There is no run in torchdoctor-runs" in str(none.exception)
+    assert "torchdoctor-runs" in str(none.exception)
     for number, doubt in enumerate(["the older", "the newer"]):
         folder = tmp_path / "torchdoctor-runs" / f"run-{number}"
         folder.mkdir(parents=True)
@@ -77,10 +78,11 @@ def test_without_a_name_the_newest_run_of_the_folder_is_shown(tmp_path, monkeypa
     shown = CliRunner().invoke(app, ["report", "--details"]).output
     assert "the newer" in shown and "the older" not in shown
     page = CliRunner().invoke(app, ["explain", "loader-workers"]).output
-    assert "In the newest run here (torchdoctor-runs/run-1):" in page
-    assert "loader-workers (num_workers=4): faster, 3.10x (2.90-3.31), training identical" in page
+    [tried] = [line for line in page.splitlines() if "num_workers=4): " in line]
+    assert "torchdoctor-runs/run-1" in page and "3.10x (2.90-3.31)" in tried
     page = CliRunner().invoke(app, ["explain", "loader-cpu-bound"]).output
-    assert "78 %  train.py:31" in page and "Fetching a batch is 98" in page
+    [found] = [line for line in page.splitlines() if "train.py:31" in line]
+    assert "78 %" in found and "num_workers=0" in page
 
 
 def test_the_runs_of_a_folder_are_listed_the_newest_first(tmp_path, monkeypatch) -> None:
@@ -92,20 +94,24 @@ def test_the_runs_of_a_folder_are_listed_the_newest_first(tmp_path, monkeypatch)
         os.utime(folder / "report.json", (number, number))
     (tmp_path / "torchdoctor-runs" / "broken").mkdir()
     (tmp_path / "torchdoctor-runs" / "broken" / "report.json").write_text("{")
+    listed = json.loads(CliRunner().invoke(app, ["report", "--list", "--format", "json"]).output)
+    folders = [Path(folder).name for folder in listed["runs"]]
+    assert folders == ["broken", "run-1", "run-0"]
     lines = CliRunner().invoke(app, ["report", "--list"]).output.splitlines()
-    assert lines[0] == "torchdoctor · 3 runs in torchdoctor-runs, the newest first"
-    (_, first, second, third) = [" ".join(x.split()) for x in lines if x.startswith("  ")][:4]
-    assert first == "broken cannot be read"
-    assert second == "run-1 tuned.py no part of the step nothing yet"
-    assert third.startswith(
-        "run-0 train.py --epochs 3 waiting for data, 78 % loader workers: 3.10x"
-    )
+    assert "3 runs" in lines[0]
+    rows = [line for line in lines if line.startswith(tuple(f"  {name} " for name in folders))]
+    assert [row.split()[0] for row in rows] == folders
+    broken, tuned, slow = rows
+    assert "train.py" not in broken and "tuned.py" in tuned
+    assert "%" not in broken + tuned, "no cause and no gain is known of these"
+    assert all(figure in slow for figure in ("train.py --epochs 3", "78 %", "3.10x"))
 
 
 def test_a_list_obeys_or_refuses_other_options(tmp_path) -> None:
     for options in (["--list", "--details"], ["--list", "x"], ["--open", "--format", "html"]):
         refused = torchdoctor("report", *options, cwd=tmp_path)
-        assert refused.returncode == 2 and "go with no other option" in refused.stderr
+        assert refused.returncode == 2
+        assert "--list" in refused.stderr and "--open" in refused.stderr
 
 
 def test_the_page_goes_to_a_terminal_of_any_encoding(tmp_path, monkeypatch) -> None:
@@ -124,13 +130,13 @@ def test_the_page_is_opened_where_there_is_a_desktop(tmp_path, monkeypatch) -> N
     monkeypatch.setattr("sys.platform", "linux")
     write_record(loader_bound(), tmp_path / "report.json")
     (tmp_path / "report.html").write_text("<!doctype html>")
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
     none = CliRunner().invoke(app, ["report", str(tmp_path), "--open"])
     assert isinstance(none.exception, UsageError)
-    assert str(none.exception).startswith("There is no desktop here that could open ")
     assert str(tmp_path / "report.html") in str(none.exception)
-    opened: list[str] = []
+    assert opened == []
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
     assert CliRunner().invoke(app, ["report", str(tmp_path), "--open"]).exit_code == 0
     assert opened == [(tmp_path / "report.html").as_uri()]
     (tmp_path / "report.html").unlink()
