@@ -19,7 +19,10 @@ _MOST_KEPT = 256  # kinds of steps: a program whose steps all differ gains nothi
 
 
 class RepeatedSteps:
-    """What is known of steps by their sequence of events: (phases, telling events, learned)."""
+    """What is known of steps by their sequence of events.
+
+    That is a tuple of what `keep` is told: evaluating, phases, telling events, learned.
+    """
 
     def __init__(self):
         self.by_sequence = {}
@@ -34,11 +37,12 @@ class RepeatedSteps:
         """Return whether the step under way may be a pattern for others."""
         return not self.is_odd and len(self.by_sequence) < _MOST_KEPT
 
-    def keep(self, sequence, phases, telling, learned):
+    def keep(self, sequence, evaluating, phases, telling, learned):
         """Keep a step: its phases, telling events, and how much the rule learned from it.
 
+        `evaluating`: whether it began within an evaluation, as `StepUnderWay.evaluating`.
         `phases`: after the boundary that begins it, and after each event up to the one that ends
         it. `telling`: (place, code, ident) of each event whose value counts, from the first one
         after that boundary (place 1) up to the boundary that ends it.
         """
-        self.by_sequence[sequence] = phases, telling, learned
+        self.by_sequence[sequence] = evaluating, phases, telling, learned

@@ -84,7 +84,7 @@ class StepUnderWay:
         self.phase_ns = now  # when it began
         self._open = [0] * 5
         # Evaluations.
-        self._evaluating = _NOT
+        self.evaluating = _NOT  # or how the evaluation shows that the program is in
         self._evaluation_ns = 0  # when it began
         self._fetched = []  # places of the loaders fetched since the last forward
         self._feeding = []  # of those that the last forward had its batch from
@@ -102,7 +102,7 @@ class StepUnderWay:
 
     def state(self):
         """Return all that decides, beside the events themselves, in which phases they come."""
-        return self._open[:], self.phase, self._evaluating, self._fetched[:], self._feeding[:]
+        return self._open[:], self.phase, self.evaluating, self._fetched[:], self._feeding[:]
 
     def begin_at(self, now):
         """Let the step begin here: what came before it belongs to no step."""
@@ -135,7 +135,7 @@ class StepUnderWay:
         opened = self._open
         if opened[_CHECKPOINT]:
             return layout.CHECKPOINT
-        if self._evaluating:
+        if self.evaluating:
             return layout.EVALUATION
         if opened[_WAIT]:
             return layout.WAIT
@@ -199,7 +199,7 @@ class StepUnderWay:
         """Let it stand for so many steps that passed without hooks: what was open is not known."""
         self.flags |= layout.PROBE_OFF
         self.steps = steps
-        self._evaluating = _NOT
+        self.evaluating = _NOT
         self._open = [0] * len(self._open)
         self.phase = layout.OTHER
         self.phase_ns = now
@@ -207,7 +207,7 @@ class StepUnderWay:
     def _take_value(self, code, ident, now, value):
         """Take in the value of a telling event."""
         if code == step_log.FETCH_END:
-            if value > 0 and self.kind == "loader" and not self._evaluating:
+            if value > 0 and self.kind == "loader" and not self.evaluating:
                 self.samples += value
         elif code == step_log.FORWARD_BEGIN:
             self.elements += value >> ROWS_BITS
@@ -257,7 +257,7 @@ class StepUnderWay:
                 self._repeats.forget()
                 self._trained.add(model)
             self._evaluate(_NOT, now)
-        elif not ident & TRAINING and model in self._trained and not self._evaluating:
+        elif not ident & TRAINING and model in self._trained and not self.evaluating:
             self._evaluate(_BY_MODE, now)
         if ident & NEW_INPUT:
             self.flags |= layout.NEW_INPUT
@@ -282,11 +282,11 @@ class StepUnderWay:
 
     def _evaluate(self, how, now):
         """Let an evaluation begin, go on another way, or end (`_NOT`)."""
-        before = self._evaluating
+        before = self.evaluating
         if how == before:
             return
         self._repeats.is_odd = True
-        self._evaluating = how
+        self.evaluating = how
         if not before:
             self._evaluation_ns = now
         elif not how and now - self._evaluation_ns > _LEAST_EVALUATION_NS:

@@ -25,7 +25,6 @@ learned (`_learn`).
 
 from _thread import RLock, get_ident
 from array import array
-from operator import itemgetter
 from time import perf_counter_ns
 
 from ...probe import dynamo_frames, step_log
@@ -43,14 +42,14 @@ from .event_rows import (
     ROWS_BITS,
     pack,
 )
-from .overlapping_calls import ANY_THREAD, OverlappingCalls, are_of_several_threads
+from .held_events import HeldEvents
+from .overlapping_calls import ANY_THREAD, CallsElsewhere, OverlappingCalls
 from .repeated_steps import RepeatedSteps
 from .step_rows import StepRows
 from .step_under_way import TELLING, StepUnderWay
 
 _WORK_NS = 250_000_000  # from one look at what came to the next
 _PATIENCE_NS = 1_000_000_000  # how long that waits for a boundary: a step is taken in as a whole
-_MOST_HELD = 20_000  # events, until it is decided what a step is
 _LEAN_NS = 5_000_000_000  # from then on what few events speak for counts, until it is decided
 _EVENTS = {  # of the rule; `inferring` has those of a program that infers
     step_log.FETCH_BEGIN: evidence.FETCH,
@@ -101,7 +100,7 @@ class StepLog:
         self._on_event = on_event
         self._place_of = place_of
         self._wanted = wanted
-        self.at_boundary = []  # called with the time and the number of steps that have ended
+        self.at_boundary = []  # called in the thread that trains: time, steps that have ended
         self.on_found = lambda kind, place, again: None
         self.on_learning = self.on_infers = lambda now: None  # until steps are found
         self.has_compiled = lambda: False  # whether torch.compile did since it was last asked
@@ -129,7 +128,8 @@ class StepLog:
         # What a step is.
         self._kinds = _EVENTS
         self._thread = None  # that trains; None: not decided, or not any more; or `ANY_THREAD`
-        self._held = []  # (thread, code, ident, time, value) until then
+        self._calls_elsewhere = CallsElsewhere()
+        self._held = HeldEvents()  # until then
         self._decision = None  # of the rule, that was told last
         self._bounding = step_log.BACKWARD_END  # the event at which it is best to work
         self._begun = False  # the first step has, with a boundary
@@ -194,9 +194,9 @@ class StepLog:
         if self._thread is None:
             thread = get_ident()
             ident = model << FORWARD_BITS | flags
-            self._held.append((thread, step_log.FORWARD_BEGIN, ident, began_ns, 0))
-            self._held.append((thread, step_log.FORWARD_END, model, ended_ns, flags))
-            self._held.sort(key=itemgetter(3))  # by time
+            begin = thread, step_log.FORWARD_BEGIN, ident, began_ns, 0
+            end = thread, step_log.FORWARD_END, model, ended_ns, flags
+            self._held.add_earlier([begin, end])
 
     def exchanged(self, entry_ns, is_final, has_ended=True):
         """Note an exchange between ranks; the step's first, unless it is the gradients' own."""
@@ -246,20 +246,22 @@ class StepLog:
         self._boundary = array("q")
         if self._thread not in (None, ANY_THREAD):
             of_thread = event_rows.of_thread(rows, self._thread)
-            if self.infers and len(of_thread) < len(rows) and self._is_called_elsewhere(rows):
+            if self.infers and self._is_called_elsewhere(added):
                 self._follow_all_threads()
             else:
                 rows = of_thread
         if rows and self._take_all(rows, boundary_at):
-            # The program is at a boundary right now, as nothing has happened since.
             self._boundary = rows[-event_rows.NUMBERS :]
-            for function in self.at_boundary:
-                function(self._under_way.last_ns, self.step)
+            if get_ident() == self._thread:
+                # The thread of the steps is between two of them right now, as nothing has happened
+                # in it since. Another thread that takes in its events knows no such moment, nor is
+                # there one where the calls of all are followed.
+                for function in self.at_boundary:
+                    function(self._under_way.last_ns, self.step)
 
     def _is_called_elsewhere(self, rows):
-        codes = rows[1 :: event_rows.NUMBERS].tolist()
-        threads = rows[:: event_rows.NUMBERS]
-        return are_of_several_threads(zip(threads, map(event_rows.code_of, codes)))  # noqa: B905
+        codes = map(event_rows.code_of, rows[1 :: event_rows.NUMBERS])
+        return self._calls_elsewhere.are_many(self._thread, rows[:: event_rows.NUMBERS], codes)
 
     def _follow_all_threads(self):
         """Let calls of all threads be steps: those of the first one are not all."""
@@ -290,7 +292,8 @@ class StepLog:
                 end = _next_place(keys, keys[boundary_at], at)
                 pattern = by_sequence.get(key_bytes[KEY_BYTES * boundary_at : KEY_BYTES * end])
                 if pattern is not None:
-                    phases, telling, learned = pattern
+                    evaluating, phases, telling, learned = pattern
+                if pattern is not None and evaluating == self._under_way.evaluating:
                     self._rule.repeat(learned)
                     self._under_way.repeat(
                         phases,
@@ -325,12 +328,7 @@ class StepLog:
                 # Nobody knows in which step: in the longest, and `work` comes soon after that.
                 under_way.flags |= layout.RECOMPILED
             thread, event = events.thread_and_event(at)
-            if self._thread is None:
-                self._hold(thread, *event)
-            elif self._thread == ANY_THREAD:
-                ends_step = self._take_of_any(thread, *event)
-            elif thread == self._thread:
-                ends_step = self._take(*event)
+            ends_step = self._take_of_thread(thread, *event)
             phases.append(under_way.phase)
             at += 1
         is_whole = ends_step and boundary_at is not None
@@ -338,19 +336,17 @@ class StepLog:
             end = at - 1
             telling = events.after(boundary_at, end, TELLING)
             learned = self._rule.learned - learned_before
-            self._repeats.keep(events.sequence(boundary_at, end), phases, telling, learned)
+            self._repeats.keep(
+                events.sequence(boundary_at, end), under_way.evaluating, phases, telling, learned
+            )
         return at, ends_step
 
     def _hold(self, thread, code, ident, now, value):
         """Keep an event until it is decided what a step is; it may decide that.
 
-        The older half is dropped where too many are kept: their steps get no row, but the rule has
-        counted them. After some seconds what few events speak for counts until it is decided.
+        After some seconds what few events speak for counts until it is decided.
         """
-        held = self._held
-        if len(held) >= _MOST_HELD:
-            del held[: _MOST_HELD // 2]
-        held.append((thread, code, ident, now, value))
+        self._held.add((thread, code, ident, now, value))
         self._give(thread, code, ident, now)
         if code not in _LEARNED:
             return
@@ -358,8 +354,7 @@ class StepLog:
         if self._rule.decision is not None:
             self._begin(self._rule.decision, provisional=False)
             return
-        first_ns = held[0][3]
-        if now - first_ns <= _LEAN_NS:
+        if now - self._held.since_ns() <= _LEAN_NS:
             return
         leaning = self._rule.leaning(thread)
         if leaning is not None and leaning.is_sure:
@@ -388,19 +383,28 @@ class StepLog:
 
         `provisional`: the first real decision of the rule takes its place.
         """
-        held = self._held
-        self._held = []
+        held = self._held.take()
         self._thread = decision.thread
+        self._calls_elsewhere = CallsElsewhere()
         self._follow(StepRule(self._wanted, decision, provisional))
         self._found(decision, again=self.step > 0)
         first_ns = held[0][3]
         self._under_way.begin_at(first_ns)
         self._under_way.phase_ns = first_ns
-        for thread, *event in held:
-            if decision.thread == ANY_THREAD:
-                self._take_of_any(thread, *event)
-            elif thread == decision.thread:
-                self._take(*event)
+        for event in held:
+            self._take_of_thread(*event)
+
+    def _take_of_thread(self, thread, code, ident, now, value):
+        """Take in an event of whatever thread; return whether it ends a step."""
+        if self._thread is None:
+            self._hold(thread, code, ident, now, value)
+        elif code in _LEARNS and self.infers and self._thread in (thread, ANY_THREAD):
+            self._learn(thread, code, ident, now, value)
+        elif self._thread == ANY_THREAD:
+            return self._take_of_any(thread, code, ident, now, value)
+        elif thread == self._thread:
+            return self._take(code, ident, now, value)
+        return False
 
     def _found(self, decision, again):
         """Note what separates steps; `again`: something else did before."""
@@ -425,9 +429,6 @@ class StepLog:
 
     def _take(self, code, ident, now, value):
         """Take in an event of the thread that trains; return whether it ends a step."""
-        if code in _LEARNS and self.infers:
-            self._learn(code, ident, now, value)
-            return False
         ends_step = self._give(self._thread, code, ident, now)
         if self._rule.decision is not self._decision:
             self._found(self._rule.decision, again=True)
@@ -455,22 +456,25 @@ class StepLog:
         """
         with self._working:
             self.work()
-            if self._thread is not None or self._rule.leaning() is not None or not self._held:
+            if (
+                self._thread is not None
+                or self._rule.leaning() is not None
+                or not self._held.events
+            ):
                 return self.infers
-            decided = inferring.decided(self._held, self._wanted, self._source, is_last)
+            decided = inferring.decided(self._held.events, self._wanted, self._source, is_last)
             if decided is not None:
-                last_ns = self._held[-1][3]
+                last_ns = self._held.events[-1][3]
                 self.on_infers(last_ns)
                 decision, self._kinds = decided
                 self._under_way.infers = True
                 self._begin(decision, provisional=False)
             return self.infers
 
-    def _learn(self, *event):
+    def _learn(self, thread, *event):
         """Begin anew with an event by which something is learned: it was an evaluation."""
-        thread = self._thread
         self._thread = None
-        self._held = []
+        self._held.clear()
         self._kinds = _EVENTS
         self._under_way.infers = False
         self._decision = None
