@@ -42,17 +42,26 @@ class EventRows:
     def __init__(self, rows):
         self._rows = rows
         keys = rows[1::NUMBERS]
-        self.keys = keys.tolist()
-        self.key_bytes = keys.tobytes()
+        self._keys = keys.tolist()
+        self.count = len(self._keys)
+        key_bytes = keys.tobytes()
+        self._key_bytes = key_bytes
         self.times = rows[2::NUMBERS].tolist()
         self.values = rows[3::NUMBERS].tolist()
-        self._halves = memoryview(self.key_bytes).cast("i")  # code, ident, code, ident, ...
+        self._halves = memoryview(key_bytes).cast("i")  # code, ident, code, ident, ...
 
     def thread_and_event(self, at):
         """Return an event's thread, and (code, ident, time, value)."""
         halves = self._halves
         event = halves[2 * at], halves[2 * at + 1], self.times[at], self.values[at]
         return self._rows[NUMBERS * at], event
+
+    def next_like(self, at):
+        """Return where the same event comes again; 0: nowhere."""
+        try:
+            return self._keys.index(self._keys[at], at + 1)
+        except ValueError:
+            return 0
 
     def after(self, start, end, codes):
         """Return (place from the start, code, ident) of events that have one of the codes.
@@ -69,7 +78,7 @@ class EventRows:
 
     def sequence(self, start, end):
         """Return what is equal for the same events in the same order."""
-        return self.key_bytes[KEY_BYTES * start : KEY_BYTES * end]
+        return self._key_bytes[KEY_BYTES * start : KEY_BYTES * end]
 
 
 def of_thread(rows, thread):

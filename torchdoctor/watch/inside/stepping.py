@@ -10,17 +10,19 @@ at the next one the step has ended, and becomes a row of the log, or a part of o
     work                                the buffer, taken in
     _hold                               until it is decided what a step is: events are kept, and
                                         given to the rule
-    _begin                              once it is: those that were kept are taken in
+    _begin_steps                        once it is: those that were kept are taken in
     _take_all                           from then on: from boundary to boundary
-        RepeatedSteps                   a step with the same events as an earlier one, at once
-        _take_step, _take               any other one, event by event
+        _take_known_step                a step with the same events as an earlier one, at once
+        _take_step                      any other one, event by event
+            _take                       of the threads that count
+                _take_boundary          where one step ends and the next one begins
     StepUnderWay                        gives each event's time to a phase, and takes its value
     StepRows                            gets each step that has ended, and writes rows
 
 Events of one thread count: that which trains, or calls the models; others' are dropped. Where
 several threads call them all count (`overlapping_calls`). The rule may decide anew at any event
 (`_found`). What was taken for inference is begun again with the first event by which something is
-learned (`_learn`).
+learned (`_begin_anew`).
 """
 
 from _thread import RLock, get_ident
@@ -35,7 +37,6 @@ from .event_rows import (
     EXCHANGE,
     FLAG,
     FORWARD_BITS,
-    KEY_BYTES,
     MOST_ROWS,
     NEVER_ENDED,
     NEW_INPUT,
@@ -68,23 +69,15 @@ _BOUNDING = {  # by the kind of what separates steps, the event that does
     "forward": step_log.FORWARD_BEGIN,
     "explicit": step_log.EXPLICIT_STEP,
 }
-_LEARNS = step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.GRADIENT_BEGIN
-_LEARNED = (  # after these the rule may have decided
+_LEARNING_BEGINS = step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.GRADIENT_BEGIN
+_MAY_DECIDE = (  # after these the rule may have decided
     step_log.BACKWARD_END,
     step_log.OPTIMIZER_END,
     step_log.GRADIENT_END,
     step_log.EXPLICIT_STEP,
 )
-_ENDS_STEP = step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP  # other boundaries begin one
+_ENDS_STEP = step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP  # the first one too, which others begin
 _PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient within the loss: nothing is learned
-
-
-def _next_place(keys, key, since):
-    """Return where a key is again, from place `since` on; 0: nowhere."""
-    try:
-        return keys.index(key, since)
-    except ValueError:
-        return 0
 
 
 class StepLog:
@@ -114,7 +107,9 @@ class StepLog:
         # Events that came and were not taken in.
         self._rows = array("q")
         self._append = self._rows.frombytes
-        self._boundary = array("q")  # the row of the last boundary, if nothing came after it
+        # The row of a boundary that was the last one taken in: it is put before those that come, as
+        # a known step is told by its events from the boundary that begins it.
+        self._boundary = array("q")
         self.due_ns = now  # when the next look at them is
         self._working = RLock()  # of the thread that takes them in
         self._interrupted_ns = 0  # when the last copy or collection began
@@ -132,8 +127,8 @@ class StepLog:
         self._held = HeldEvents()  # until then
         self._decision = None  # of the rule, that was told last
         self._bounding = step_log.BACKWARD_END  # the event at which it is best to work
-        self._begun = False  # the first step has, with a boundary
-        self._follow(StepRule(self._wanted))
+        self._has_bounds = False  # a boundary came: steps end from the next one on
+        self._use_rule(StepRule(self._wanted))
 
     @property
     def step(self):
@@ -221,10 +216,10 @@ class StepLog:
         self._boundary = array("q")  # other steps came after it
         self.due_ns = 0  # the next boundary counts at once
         if at_loader and self._under_way.kind == "loader":
-            self._rule.repeat(0)
+            self._rule.add_known_step(0)
             self._under_way.end(now)  # the loader may be that of an evaluation
         else:
-            self._rule.learn()  # so that the next fetch is a boundary
+            self._rule.learned_unseen()  # so that the next fetch is a boundary
 
     @dynamo_frames.quietly
     def work(self):
@@ -236,28 +231,33 @@ class StepLog:
                 self._working.release()
 
     def _work(self):
-        added = self._rows
+        came = self._rows
         # Another thread may append meanwhile: from here on to the next buffer.
         self._rows = array("q")
         self._append = self._rows.frombytes
-        # The boundary that was taken in last comes first again: a step is known with both its ends.
-        boundary_at = 0 if self._boundary else None
-        rows = self._boundary + added
-        self._boundary = array("q")
         if self._thread not in (None, ANY_THREAD):
-            of_thread = event_rows.of_thread(rows, self._thread)
-            if self.infers and self._is_called_elsewhere(added):
+            if self.infers and self._is_called_elsewhere(came):
                 self._follow_all_threads()
             else:
-                rows = of_thread
-        if rows and self._take_all(rows, boundary_at):
+                came = event_rows.of_thread(came, self._thread)
+        if not came:
+            return
+        rows = self._boundary + came
+        if self._take_all(event_rows.EventRows(rows), len(self._boundary) > 0):
             self._boundary = rows[-event_rows.NUMBERS :]
-            if get_ident() == self._thread:
-                # The thread of the steps is between two of them right now, as nothing has happened
-                # in it since. Another thread that takes in its events knows no such moment, nor is
-                # there one where the calls of all are followed.
-                for function in self.at_boundary:
-                    function(self._under_way.last_ns, self.step)
+            self._tell_boundary()
+        else:
+            self._boundary = array("q")
+
+    def _tell_boundary(self):
+        """Call the functions of `at_boundary`, unless another thread takes the events in.
+
+        The thread of the steps is between two of them right now, as nothing has happened in it
+        since. No other thread knows such a moment, nor is there one where the calls of all count.
+        """
+        if get_ident() == self._thread:
+            for function in self.at_boundary:
+                function(self._under_way.last_ns, self.step)
 
     def _is_called_elsewhere(self, rows):
         codes = map(event_rows.code_of, rows[1 :: event_rows.NUMBERS])
@@ -266,80 +266,132 @@ class StepLog:
     def _follow_all_threads(self):
         """Let calls of all threads be steps: those of the first one are not all."""
         self._thread = ANY_THREAD
-        self._follow(StepRule(self._wanted, self._decision._replace(thread=ANY_THREAD)))
+        self._use_rule(StepRule(self._wanted, self._decision._replace(thread=ANY_THREAD)))
         self._decision = self._rule.decision
 
-    def _take_all(self, rows, boundary_at):
-        """Take in rows; return whether the last one is a boundary.
+    def _take_all(self, events, is_after_boundary):
+        """Take in events, step by step; return whether the last one is a boundary.
 
-        `boundary_at`: where the boundary is that began the step under way and was taken in: 0, or
-        None if it is not among these rows.
+        `is_after_boundary`: the first of them is the boundary that began the step under way. It was
+        taken in as the last one before: here it only tells how that step's sequence begins.
         """
-        events = event_rows.EventRows(rows)
-        keys = events.keys
-        key_bytes = events.key_bytes
-        by_sequence = self._repeats.by_sequence
         has_compiled = self.has_compiled()
-        # Where rows of all threads are among these no sequence is a step's.
+        at = 1 if is_after_boundary else 0  # the next event
+        # Where events of all threads are among these no sequence is a step's.
         is_of_one_thread = self._thread not in (None, ANY_THREAD)
-        at = 0 if boundary_at is None else 1  # the next event
-        ends_step = False
-        while at < len(keys):
-            may_repeat = is_of_one_thread and not has_compiled and not self._rule.is_silent
-            if boundary_at is not None and may_repeat:
-                # It ends where the event comes again with which it began; if that does not come,
-                # the sequence is empty, and as no other.
-                end = _next_place(keys, keys[boundary_at], at)
-                pattern = by_sequence.get(key_bytes[KEY_BYTES * boundary_at : KEY_BYTES * end])
-                if pattern is not None:
-                    evaluating, phases, telling, learned = pattern
-                if pattern is not None and evaluating == self._under_way.evaluating:
-                    self._rule.repeat(learned)
-                    self._under_way.repeat(
-                        phases,
-                        telling,
-                        events.times[boundary_at : end + 1],
-                        events.values[boundary_at : end + 1],
-                    )
-                    ends_step = True
-                    boundary_at = end
-                    at = end + 1
+        is_after_boundary = is_after_boundary and is_of_one_thread
+        while at < events.count:
+            if is_after_boundary and not has_compiled:
+                end = self._take_known_step(events, at - 1)
+                if end:
+                    at = end + 1  # the step's end is a boundary again
                     continue
-            at, ends_step = self._take_step(events, boundary_at, at, has_compiled)
-            boundary_at = at - 1 if ends_step and is_of_one_thread else None
-        return ends_step and is_of_one_thread
+            at, ends_step = self._take_step(events, at, is_after_boundary, has_compiled)
+            is_after_boundary = ends_step and is_of_one_thread
+        return is_after_boundary
 
-    def _take_step(self, events, boundary_at, first, has_compiled):
+    def _take_known_step(self, events, begin):
+        """Take in a step at once if it is as an earlier one; return the place of its end, or 0.
+
+        `begin`: the place of the boundary that began it, and was taken in. It ends where the same
+        event comes again.
+        """
+        if self._rule.decides_anew:
+            return 0  # on each event
+        end = events.next_like(begin)
+        if not end:
+            return 0
+        known = self._repeats.by_sequence.get(events.sequence(begin, end))
+        if known is None:
+            return 0
+        evaluating, phases, telling, learned = known
+        if evaluating != self._under_way.evaluating:
+            return 0
+        self._rule.add_known_step(learned)
+        times = events.times[begin : end + 1]
+        self._under_way.repeat(phases, telling, times, events.values[begin : end + 1])
+        return end
+
+    def _take_step(self, events, first, is_after_boundary, has_compiled):
         """Take in events one by one, from the first up to and with a boundary.
 
-        Returns the place after the last one, and whether that is a boundary. `boundary_at`: where
-        the boundary is that began the step, right before the first; None: it is not among these.
+        Returns the place after the last one, and whether that is a boundary. `is_after_boundary`:
+        right before the first one is the boundary that began the step, so that this may be kept for
+        others that are like it.
         """
         under_way = self._under_way
         self._repeats.is_odd = False
         state = under_way.state()
         learned_before = self._rule.learned
         phases = [under_way.phase]
-        last = len(events.keys) - 1
         at = first
         ends_step = False
-        while at <= last and not ends_step:
-            if has_compiled and at == last:
+        while at < events.count and not ends_step:
+            if has_compiled and at == events.count - 1:
                 # Nobody knows in which step: in the longest, and `work` comes soon after that.
                 under_way.flags |= layout.RECOMPILED
             thread, event = events.thread_and_event(at)
             ends_step = self._take_of_thread(thread, *event)
             phases.append(under_way.phase)
             at += 1
-        is_whole = ends_step and boundary_at is not None
+        is_whole = ends_step and is_after_boundary
         if is_whole and self._repeats.may_keep() and under_way.state() == state:
+            begin = first - 1
             end = at - 1
-            telling = events.after(boundary_at, end, TELLING)
-            learned = self._rule.learned - learned_before
             self._repeats.keep(
-                events.sequence(boundary_at, end), under_way.evaluating, phases, telling, learned
+                events.sequence(begin, end),
+                under_way.evaluating,
+                phases,
+                events.after(begin, end, TELLING),
+                self._rule.learned - learned_before,
             )
         return at, ends_step
+
+    def _take_of_thread(self, thread, code, ident, now, value):
+        """Take in an event of whatever thread; return whether it ends a step."""
+        if self._thread is None:
+            self._hold(thread, code, ident, now, value)
+            return False
+        if self._thread == ANY_THREAD:
+            self.overlapping.take(thread, code, ident, now)
+            # Threads note their events in nearly but not always the order of time.
+            now = max(now, self._under_way.last_ns)
+        elif thread != self._thread:
+            return False
+        if self.infers and code in _LEARNING_BEGINS:
+            self._begin_anew(thread, code, ident, now, value)
+            return False
+        return self._take(code, ident, now, value)
+
+    def _take(self, code, ident, now, value):
+        """Take in an event that counts; return whether it ends a step."""
+        is_boundary = self._tell_rule(self._thread, code, ident, now)
+        if self._rule.decision is not self._decision:
+            self._found(self._rule.decision, again=True)
+        if not is_boundary:
+            self._under_way.take(code, ident, now, value)
+            return False
+        ends_step = self._has_bounds or code in _ENDS_STEP
+        self._has_bounds = True
+        if ends_step:
+            self._take_boundary(code, ident, now, value)
+        else:  # the first boundary, which begins the first step
+            self._under_way.begin_at(now)
+            self._under_way.spent_ns = [0] * len(layout.PHASES)
+            self._under_way.take(code, ident, now, value)
+        return ends_step
+
+    def _take_boundary(self, code, ident, now, value):
+        """End the step under way at a boundary.
+
+        That is the last event of this step, or the first one of the next step.
+        """
+        if code == step_log.OPTIMIZER_END:
+            self._under_way.take(code, ident, now, value)
+            self._under_way.end(now)
+        else:
+            self._under_way.end(now)
+            self._under_way.take(code, ident, now, value)
 
     def _hold(self, thread, code, ident, now, value):
         """Keep an event until it is decided what a step is; it may decide that.
@@ -347,20 +399,20 @@ class StepLog:
         After some seconds what few events speak for counts until it is decided.
         """
         self._held.add((thread, code, ident, now, value))
-        self._give(thread, code, ident, now)
-        if code not in _LEARNED:
+        self._tell_rule(thread, code, ident, now)
+        if code not in _MAY_DECIDE:
             return
         self.on_learning(now)
         if self._rule.decision is not None:
-            self._begin(self._rule.decision, provisional=False)
+            self._begin_steps(self._rule.decision, provisional=False)
             return
         if now - self._held.since_ns() <= _LEAN_NS:
             return
         leaning = self._rule.leaning(thread)
         if leaning is not None and leaning.is_sure:
-            self._begin(leaning, provisional=True)
+            self._begin_steps(leaning, provisional=True)
 
-    def _give(self, thread, code, ident, now):
+    def _tell_rule(self, thread, code, ident, now):
         """Give the rule an event; return whether it separates two steps."""
         kind = self._kinds.get(code)
         if kind is None or (kind == evidence.GRADIENT and ident == _PARTIAL):
@@ -373,12 +425,12 @@ class StepLog:
             return self._place_of(ident)
         return ident >> FORWARD_BITS if code == step_log.FORWARD_BEGIN else ident
 
-    def _follow(self, rule):
+    def _use_rule(self, rule):
         """Let a rule separate steps from here on."""
         self._rule = rule
         self._under_way.rule = rule
 
-    def _begin(self, decision, provisional):
+    def _begin_steps(self, decision, provisional):
         """Take in all held events of the thread that trains, now that it is known what a step is.
 
         `provisional`: the first real decision of the rule takes its place.
@@ -386,25 +438,13 @@ class StepLog:
         held = self._held.take()
         self._thread = decision.thread
         self._calls_elsewhere = CallsElsewhere()
-        self._follow(StepRule(self._wanted, decision, provisional))
+        self._use_rule(StepRule(self._wanted, decision, provisional))
         self._found(decision, again=self.step > 0)
         first_ns = held[0][3]
         self._under_way.begin_at(first_ns)
         self._under_way.phase_ns = first_ns
         for event in held:
             self._take_of_thread(*event)
-
-    def _take_of_thread(self, thread, code, ident, now, value):
-        """Take in an event of whatever thread; return whether it ends a step."""
-        if self._thread is None:
-            self._hold(thread, code, ident, now, value)
-        elif code in _LEARNS and self.infers and self._thread in (thread, ANY_THREAD):
-            self._learn(thread, code, ident, now, value)
-        elif self._thread == ANY_THREAD:
-            return self._take_of_any(thread, code, ident, now, value)
-        elif thread == self._thread:
-            return self._take(code, ident, now, value)
-        return False
 
     def _found(self, decision, again):
         """Note what separates steps; `again`: something else did before."""
@@ -420,34 +460,6 @@ class StepLog:
         self.overlapping.follow(kind, place)
         self._repeats.forget()
         self.on_found(kind, place, again)
-
-    def _take_of_any(self, thread, code, ident, now, value):
-        """Take in an event of a program whose calls come from several threads, as `_take`."""
-        self.overlapping.take(thread, code, ident, now)
-        # Threads note their events in nearly but not always the order of time.
-        return self._take(code, ident, max(now, self._under_way.last_ns), value)
-
-    def _take(self, code, ident, now, value):
-        """Take in an event of the thread that trains; return whether it ends a step."""
-        ends_step = self._give(self._thread, code, ident, now)
-        if self._rule.decision is not self._decision:
-            self._found(self._rule.decision, again=True)
-        under_way = self._under_way
-        if ends_step and not self._begun:
-            self._begun = True
-            if code not in _ENDS_STEP:
-                ends_step = False  # it begins the first step
-                under_way.begin_at(now)
-                under_way.spent_ns = [0] * len(layout.PHASES)
-        # The end of an optimizer's step belongs to the step that it ends, any other boundary to the
-        # step that it begins.
-        is_last = code == step_log.OPTIMIZER_END
-        if ends_step and not is_last:
-            under_way.end(now)
-        under_way.take(code, ident, now, value)
-        if ends_step and is_last:
-            under_way.end(now)
-        return ends_step
 
     def infer(self, is_last=False):
         """Take what came for calls of models that nothing is learned from; True: that is decided.
@@ -468,10 +480,10 @@ class StepLog:
                 self.on_infers(last_ns)
                 decision, self._kinds = decided
                 self._under_way.infers = True
-                self._begin(decision, provisional=False)
+                self._begin_steps(decision, provisional=False)
             return self.infers
 
-    def _learn(self, thread, *event):
+    def _begin_anew(self, thread, *event):
         """Begin anew with an event by which something is learned: it was an evaluation."""
         self._thread = None
         self._held.clear()
@@ -479,8 +491,8 @@ class StepLog:
         self._under_way.infers = False
         self._decision = None
         self._bounding = step_log.BACKWARD_END
-        self._begun = False
-        self._follow(StepRule(self._wanted))
+        self._has_bounds = False
+        self._use_rule(StepRule(self._wanted))
         self._repeats.forget()
         self._hold(thread, *event)
 
@@ -494,14 +506,14 @@ class StepLog:
             if leaning is None:
                 self.infer(is_last=True)
             elif leaning.is_sure:
-                self._begin(leaning, provisional=True)
+                self._begin_steps(leaning, provisional=True)
 
     def end(self):
         """End the last step with its last event, as no boundary follows; write its row."""
         self.settle()
         kind = self._under_way.kind
-        has_learned = self._rule.learned > self._rule.bounded_at
-        is_begun = self._begun and kind in ("backward", "entry", "forward")
+        has_learned = self._rule.learned > self._rule.learned_at_boundary
+        is_begun = self._has_bounds and kind in ("backward", "entry", "forward")
         if (kind == "loader" and has_learned) or is_begun:
             self._under_way.end(self._under_way.last_ns)
         if self._thread is not None:
