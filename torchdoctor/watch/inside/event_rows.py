@@ -50,18 +50,22 @@ class EventRows:
         self.values = rows[3::NUMBERS].tolist()
         self._halves = memoryview(key_bytes).cast("i")  # code, ident, code, ident, ...
 
-    def thread_and_event(self, at):
-        """Return an event's thread, and (code, ident, time, value)."""
+    def event(self, at):
+        """Return an event: (thread, code, ident, time, value)."""
         halves = self._halves
-        event = halves[2 * at], halves[2 * at + 1], self.times[at], self.values[at]
-        return self._rows[NUMBERS * at], event
+        thread = self._rows[NUMBERS * at]
+        return thread, halves[2 * at], halves[2 * at + 1], self.times[at], self.values[at]
 
-    def next_like(self, at):
-        """Return where the same event comes again; 0: nowhere."""
+    def sequence_from(self, start):
+        """Return the sequence up to where the event at `start` comes again, and that place.
+
+        Where it does not come again the sequence is empty.
+        """
         try:
-            return self._keys.index(self._keys[at], at + 1)
+            end = self._keys.index(self._keys[start], start + 1)
         except ValueError:
-            return 0
+            end = start
+        return self._key_bytes[KEY_BYTES * start : KEY_BYTES * end], end
 
     def after(self, start, end, codes):
         """Return (place from the start, code, ident) of events that have one of the codes.

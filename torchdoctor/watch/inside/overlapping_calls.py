@@ -75,6 +75,11 @@ class CallsElsewhere:
     def __init__(self):
         self._forget()
 
+    @property
+    def has_begun(self):
+        """Return whether a call of another thread was counted, so that all calls are."""
+        return self._elsewhere > 0
+
     def _forget(self):
         self._here = 0
         self._elsewhere = 0
@@ -82,10 +87,8 @@ class CallsElsewhere:
     def are_many(self, followed, threads, codes):
         """Take in events by their threads and codes; return whether to follow all threads.
 
-        Those of other threads are dropped until then, which are fewer than five calls.
+        Until then calls of other threads are dropped: up to four of them, or a tenth of all.
         """
-        if not self._elsewhere and threads.count(followed) == len(threads):
-            return False
         for thread, code in zip(threads, codes):  # noqa: B905 (Python 3.9)
             if code in _BEGINS:
                 if thread == followed:

@@ -11,6 +11,10 @@ The first one is kept if all of this holds:
   through the same phases;
 - it was not odd: nothing happened in it that happens once, like an evaluation or a new shape.
 
+Another one is taken in by it only if it begins within an evaluation too, or neither does. The rest
+of the state need not be compared: hooks note the end of a call also where that raised, so at the
+begin of the same events the same calls are open.
+
 What is kept is forgotten whenever events begin to mean something else: another decision on what
 separates steps, a model or a loader of which it turns out that it trains.
 """

@@ -12,9 +12,9 @@ at the next one the step has ended, and becomes a row of the log, or a part of o
                                         given to the rule
     _begin_steps                        once it is: those that were kept are taken in
     _take_all                           from then on: from boundary to boundary
-        _take_known_step                a step with the same events as an earlier one, at once
+        _take_known_steps               those with the same events as an earlier one, at once
         _take_step                      any other one, event by event
-            _take                       of the threads that count
+            _take                       an event
                 _take_boundary          where one step ends and the next one begins
     StepUnderWay                        gives each event's time to a phase, and takes its value
     StepRows                            gets each step that has ended, and writes rows
@@ -236,10 +236,11 @@ class StepLog:
         self._rows = array("q")
         self._append = self._rows.frombytes
         if self._thread not in (None, ANY_THREAD):
-            if self.infers and self._is_called_elsewhere(came):
+            of_thread = event_rows.of_thread(came, self._thread)
+            if self.infers and self._is_called_elsewhere(came, len(of_thread) < len(came)):
                 self._follow_all_threads()
             else:
-                came = event_rows.of_thread(came, self._thread)
+                came = of_thread
         if not came:
             return
         rows = self._boundary + came
@@ -259,7 +260,9 @@ class StepLog:
             for function in self.at_boundary:
                 function(self._under_way.last_ns, self.step)
 
-    def _is_called_elsewhere(self, rows):
+    def _is_called_elsewhere(self, rows, has_others):
+        if not has_others and not self._calls_elsewhere.has_begun:
+            return False
         codes = map(event_rows.code_of, rows[1 :: event_rows.NUMBERS])
         return self._calls_elsewhere.are_many(self._thread, rows[:: event_rows.NUMBERS], codes)
 
@@ -282,35 +285,34 @@ class StepLog:
         is_after_boundary = is_after_boundary and is_of_one_thread
         while at < events.count:
             if is_after_boundary and not has_compiled:
-                end = self._take_known_step(events, at - 1)
-                if end:
-                    at = end + 1  # the step's end is a boundary again
-                    continue
+                at = 1 + self._take_known_steps(events, at - 1)
+                if at == events.count:
+                    break
             at, ends_step = self._take_step(events, at, is_after_boundary, has_compiled)
             is_after_boundary = ends_step and is_of_one_thread
         return is_after_boundary
 
-    def _take_known_step(self, events, begin):
-        """Take in a step at once if it is as an earlier one; return the place of its end, or 0.
+    def _take_known_steps(self, events, boundary_at):
+        """Take in each step at once, as long as they are as earlier ones.
 
-        `begin`: the place of the boundary that began it, and was taken in. It ends where the same
-        event comes again.
+        `boundary_at`: the place of the boundary that began the step under way, and was taken in.
+        Returns that of the last boundary, from which on the events are those of no known step.
         """
-        if self._rule.decides_anew:
-            return 0  # on each event
-        end = events.next_like(begin)
-        if not end:
-            return 0
-        known = self._repeats.by_sequence.get(events.sequence(begin, end))
-        if known is None:
-            return 0
-        evaluating, phases, telling, learned = known
-        if evaluating != self._under_way.evaluating:
-            return 0
-        self._rule.add_known_step(learned)
-        times = events.times[begin : end + 1]
-        self._under_way.repeat(phases, telling, times, events.values[begin : end + 1])
-        return end
+        rule = self._rule
+        under_way = self._under_way
+        while not rule.decides_anew:  # then it needs each event
+            sequence, end = events.sequence_from(boundary_at)
+            known = self._repeats.by_sequence.get(sequence)
+            if known is None:
+                break
+            evaluating, phases, telling, learned = known
+            if evaluating != under_way.evaluating:
+                break
+            rule.add_known_step(learned)
+            times = events.times[boundary_at : end + 1]
+            under_way.repeat(phases, telling, times, events.values[boundary_at : end + 1])
+            boundary_at = end
+        return boundary_at
 
     def _take_step(self, events, first, is_after_boundary, has_compiled):
         """Take in events one by one, from the first up to and with a boundary.
@@ -324,14 +326,14 @@ class StepLog:
         state = under_way.state()
         learned_before = self._rule.learned
         phases = [under_way.phase]
+        last = events.count - 1
         at = first
         ends_step = False
-        while at < events.count and not ends_step:
-            if has_compiled and at == events.count - 1:
+        while at <= last and not ends_step:
+            if has_compiled and at == last:
                 # Nobody knows in which step: in the longest, and `work` comes soon after that.
                 under_way.flags |= layout.RECOMPILED
-            thread, event = events.thread_and_event(at)
-            ends_step = self._take_of_thread(thread, *event)
+            ends_step = self._take(*events.event(at))
             phases.append(under_way.phase)
             at += 1
         is_whole = ends_step and is_after_boundary
@@ -347,25 +349,14 @@ class StepLog:
             )
         return at, ends_step
 
-    def _take_of_thread(self, thread, code, ident, now, value):
-        """Take in an event of whatever thread; return whether it ends a step."""
-        if self._thread is None:
-            self._hold(thread, code, ident, now, value)
-            return False
-        if self._thread == ANY_THREAD:
-            self.overlapping.take(thread, code, ident, now)
-            # Threads note their events in nearly but not always the order of time.
-            now = max(now, self._under_way.last_ns)
-        elif thread != self._thread:
-            return False
-        if self.infers and code in _LEARNING_BEGINS:
+    def _take(self, thread, code, ident, now, value):
+        """Take in an event; return whether it ends a step."""
+        if thread != self._thread:
+            return self._take_of_other(thread, code, ident, now, value)
+        if code in _LEARNING_BEGINS and self.infers:
             self._begin_anew(thread, code, ident, now, value)
             return False
-        return self._take(code, ident, now, value)
-
-    def _take(self, code, ident, now, value):
-        """Take in an event that counts; return whether it ends a step."""
-        is_boundary = self._tell_rule(self._thread, code, ident, now)
+        is_boundary = self._tell_rule(thread, code, ident, now)
         if self._rule.decision is not self._decision:
             self._found(self._rule.decision, again=True)
         if not is_boundary:
@@ -380,6 +371,20 @@ class StepLog:
             self._under_way.spent_ns = [0] * len(layout.PHASES)
             self._under_way.take(code, ident, now, value)
         return ends_step
+
+    def _take_of_other(self, thread, code, ident, now, value):
+        """Take in an event that is not of the one thread that counts, as `_take`."""
+        if self._thread is None:
+            self._hold(thread, code, ident, now, value)
+            return False
+        if self._thread != ANY_THREAD:
+            return False
+        if code in _LEARNING_BEGINS and self.infers:
+            self._begin_anew(thread, code, ident, now, value)
+            return False
+        self.overlapping.take(thread, code, ident, now)
+        # Threads note their events in nearly but not always the order of time.
+        return self._take(ANY_THREAD, code, ident, max(now, self._under_way.last_ns), value)
 
     def _take_boundary(self, code, ident, now, value):
         """End the step under way at a boundary.
@@ -444,7 +449,7 @@ class StepLog:
         self._under_way.begin_at(first_ns)
         self._under_way.phase_ns = first_ns
         for event in held:
-            self._take_of_thread(*event)
+            self._take(*event)
 
     def _found(self, decision, again):
         """Note what separates steps; `again`: something else did before."""
