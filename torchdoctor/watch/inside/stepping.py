@@ -21,8 +21,8 @@ at the next one the step has ended, and becomes a row of the log, or a part of o
 
 Events of one thread count: that which trains, or calls the models; others' are dropped. Where
 several threads call them all count (`overlapping_calls`). The rule may decide anew at any event
-(`_found`). What was taken for inference is begun again with the first event by which something is
-learned (`_begin_anew`).
+(`_found`); `steps.rule` explains its words, as a leaning or a provisional decision. What was taken
+for inference is begun again with the first event by which something is learned (`_begin_anew`).
 """
 
 from _thread import RLock, get_ident
@@ -76,7 +76,8 @@ _MAY_DECIDE = (  # after these the rule may have decided
     step_log.GRADIENT_END,
     step_log.EXPLICIT_STEP,
 )
-_ENDS_STEP = step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP  # the first one too, which others begin
+# The first boundary ends the first step if it is one of these, else it begins it.
+_ENDS_STEP = step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP
 _PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient within the loss: nothing is learned
 
 
@@ -123,11 +124,11 @@ class StepLog:
         # What a step is.
         self._kinds = _EVENTS
         self._thread = None  # that trains; None: not decided, or not any more; or `ANY_THREAD`
-        self._calls_elsewhere = CallsElsewhere()
         self._held = HeldEvents()  # until then
+        self._calls_elsewhere = CallsElsewhere()
         self._decision = None  # of the rule, that was told last
         self._bounding = step_log.BACKWARD_END  # the event at which it is best to work
-        self._has_bounds = False  # a boundary came: steps end from the next one on
+        self._has_bounds = False  # the first boundary came
         self._use_rule(StepRule(self._wanted))
 
     @property
@@ -209,7 +210,7 @@ class StepLog:
     def rested(self, steps, now, at_loader=False):
         """Note that so many steps ended without hooks, which become one row.
 
-        A boundary follows, or a loader begins.
+        The step under way is the first of them. A boundary follows, or a loader begins.
         """
         self.work()
         self._under_way.rested(steps, now)
@@ -438,7 +439,7 @@ class StepLog:
     def _begin_steps(self, decision, provisional):
         """Take in all held events of the thread that trains, now that it is known what a step is.
 
-        `provisional`: the first real decision of the rule takes its place.
+        `provisional`: it was a leaning, and the first real decision of the rule takes its place.
         """
         held = self._held.take()
         self._thread = decision.thread
@@ -473,12 +474,10 @@ class StepLog:
         """
         with self._working:
             self.work()
-            if (
-                self._thread is not None
-                or self._rule.leaning() is not None
-                or not self._held.events
-            ):
+            if self._thread is not None or not self._held.events:
                 return self.infers
+            if self._rule.leaning() is not None:
+                return self.infers  # something is learned
             decided = inferring.decided(self._held.events, self._wanted, self._source, is_last)
             if decided is not None:
                 last_ns = self._held.events[-1][3]
