@@ -107,14 +107,8 @@ class StepUnderWay:
 
     def is_in(self, state):
         """Return whether the program is in this state; asked at each step: nothing is copied."""
-        opened, phase, evaluating, fetched, feeding = state
-        return (
-            self.phase == phase
-            and self._open == opened
-            and self._evaluating == evaluating
-            and self._fetched == fetched
-            and self._feeding == feeding
-        )
+        now = self._open, self.phase, self._evaluating, self._fetched, self._feeding
+        return now == state
 
     def begin_at(self, now):
         """Let the step begin here: what came before it belongs to no step."""
