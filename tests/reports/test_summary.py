@@ -20,6 +20,7 @@ from torchdoctor.schema import (
     PatchTrial,
     ProgramFailure,
     ProgressEvent,
+    RecommendedFix,
     Report,
 )
 from torchdoctor.schema.errors import ProgramFailed, UsageError
@@ -250,3 +251,21 @@ def test_a_detached_run_returns_with_its_folder_and_goes_on(tmp_path) -> None:
         time.sleep(0.5)
     assert now.state == "failed" and now.summary.sentence
     assert Path(now.run_folder).samefile(printed["run_folder"])
+
+
+def test_what_was_measured_and_not_proven_is_not_called_unmeasured() -> None:
+    report = loader_bound()
+    measured = report.trials[0]
+    assert measured.speedup is not None
+    fix = measured.fixes.only
+    offered = RecommendedFix(fix=fix, settings=measured.fixes[fix])
+    recommendation = dataclasses.replace(
+        report.recommendation, fixes=[], patch=None, also_offered=[offered]
+    )
+    open_report = dataclasses.replace(report, recommendation=recommendation)
+    untried = dataclasses.replace(open_report, trials=[])
+    cures = [of_report(each).cure for each in (report, open_report, untried)]
+    assert all(cures), cures
+    standings = [str(cure).partition(": ")[0] for cure in cures[1:]]
+    assert len(set(standings)) == 2, cures
+    assert "measured" not in standings[0] and "measured" in standings[1]

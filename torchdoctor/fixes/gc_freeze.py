@@ -68,7 +68,7 @@ FIX: FixSpec = FixSpec(
     touches=lambda recording: phases(recording, "gc_s", label="garbage collection"),
     refuses=refuses,
     sentences={
-        "collection-hardly-matters": "Garbage collection takes only {share:.1%} of the step.",
+        "collection-hardly-matters": "Garbage collection takes only {share:percent} of the step.",
     },
     apply=apply,
     instruction=lambda settings, recording: FIX.permanent_form,

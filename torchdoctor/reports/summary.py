@@ -64,7 +64,7 @@ def of_report(report: Report) -> Summary:
             sentence=prose(wording.first_sentence(clean(diagnosis.sentence.strip()))),
             location=_place(where or diagnosis.verdict.place, report),
             cause=_cause(report),
-            cure=_cure(shown, bool(fixes)),
+            cure=_cure(report, shown),
             recommendation=recommended,
             figures=efficiency.line(report, with_samples=True) or None,
             patch=commands[0].show if commands else None,
@@ -166,14 +166,22 @@ def _of_check(check: str, evidence: Sequence[str]) -> str:
     return f"{check}: {prose(clean(evidence[0]))}" if evidence else check
 
 
-def _cure(fixes: Sequence[RecommendedFix], measured: bool) -> str | None:
+def _cure(report: Report, fixes: Sequence[RecommendedFix]) -> str | None:
+    """Return what to change: what is recommended, else what is offered and how far it was tried."""
     if not fixes:
         return None
+    standing = "" if report.recommendation.fixes else "not measured: "
+    if standing and any(_was_measured(report, fix) for fix in fixes):
+        standing = "not proven: "
     names = [
         f"{clean(catalogue.name(fix.fix))} ({fixes_with_settings(fix.as_set)})" for fix in fixes
     ]
     more = f", and {len(names) - _MOST_FIXES} more" if len(names) > _MOST_FIXES else ""
-    return f"{'' if measured else 'not measured: '}{', '.join(names[:_MOST_FIXES])}{more}"
+    return f"{standing}{', '.join(names[:_MOST_FIXES])}{more}"
+
+
+def _was_measured(report: Report, fix: RecommendedFix) -> bool:
+    return any(trial.speedup is not None and trial.fixes == fix.as_set for trial in report.trials)
 
 
 def _next(

@@ -105,11 +105,6 @@ class StepUnderWay:
         """Return all that decides, beside the events themselves, in which phases they come."""
         return self._open[:], self.phase, self._evaluating, self._fetched[:], self._feeding[:]
 
-    def is_in(self, state):
-        """Return whether the program is in this state; asked at each step: nothing is copied."""
-        now = self._open, self.phase, self._evaluating, self._fetched, self._feeding
-        return now == state
-
     def begin_at(self, now):
         """Let the step begin here: what came before it belongs to no step."""
         self._rows.write_rest(self.began_ns, self.number)

@@ -301,14 +301,16 @@ class StepLog:
         """
         rule = self._rule
         under_way = self._under_way
+        state = under_way.state()  # each of these steps ends as it began
         while not rule.decides_anew:  # then it needs each event
             sequence, end = events.sequence_from(boundary_at)
             pattern = self._repeats.by_sequence.get(sequence)
             if pattern is None:
                 break
-            state, phases, telling, learned = pattern
-            if not under_way.is_in(state):
+            state_of_pattern, phases, telling, learned = pattern
+            if state_of_pattern != state:
                 break
+            state = state_of_pattern  # equal, and compared faster the next time
             rule.add_known_step(learned)
             times = events.times[boundary_at : end + 1]
             under_way.repeat(phases, telling, times, events.values[boundary_at : end + 1])
@@ -338,7 +340,7 @@ class StepLog:
             phases.append(under_way.phase)
             at += 1
         is_whole = ends_step and is_after_boundary
-        if is_whole and self._repeats.may_keep() and under_way.is_in(state):
+        if is_whole and self._repeats.may_keep() and under_way.state() == state:
             begin = first - 1
             end = at - 1
             self._repeats.keep(
