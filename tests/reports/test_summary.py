@@ -76,7 +76,7 @@ def test_a_patch_of_one_pair_is_not_said_to_be_measured_by_those_of_the_fix() ->
     )
     told = of_report(dataclasses.replace(report, recommendation=recommended))
     assert told.recommendation is not None and told.next is not None
-    assert "the patch alone is not proven (1 pair)" in told.recommendation.evidence
+    assert "(1 pair)" in told.recommendation.evidence
     assert "--apply" not in told.next.command
 
 
@@ -96,15 +96,17 @@ def test_waste_that_the_verdict_closes_with_is_among_the_causes() -> None:
     )
     cause = of_report(dataclasses.replace(report, diagnosis=told)).cause
     assert cause is not None and cause.startswith(str(of_report(report).cause))
-    assert cause.endswith("padded-tokens: 86 % of the tokens are padding.")
+    assert waste.check in cause and cause.endswith(waste.evidence[0].sentence)
 
 
 def test_a_speedup_of_a_busy_machine_is_said_to_be_one() -> None:
     report = loader_bound()
-    assert "busy" not in of_report(report).recommendation.evidence
+    alone = of_report(report).recommendation
+    assert alone is not None and "busy" not in alone.evidence
     load = OtherLoad(held=1.5, usable=2)
     told = of_report(dataclasses.replace(report, other_load=load)).recommendation
-    assert told is not None and "on a busy machine" in told.evidence
+    assert told is not None and "busy" in told.evidence
+    assert told.speedup == alone.speedup, "it is told, and changes no figure"
 
 
 def test_an_interrupted_run_is_repeated_and_one_without_fixes_goes_on() -> None:
@@ -116,11 +118,11 @@ def test_an_interrupted_run_is_repeated_and_one_without_fixes_goes_on() -> None:
     )
     following = of_report(report).next
     assert following is not None and following.command == report.reproduce[0]
-    command = "torchdoctor run --budget 300s --no-fixes -- python t.py"
-    report = dataclasses.replace(report, interrupted=False, reproduce=[command])
+    without = "torchdoctor run --budget 300s --no-fixes -- python t.py"
+    report = dataclasses.replace(report, interrupted=False, reproduce=[without])
     following = of_report(report).next
     assert following is not None
-    assert following.command == "torchdoctor run --budget 300s -- python t.py"
+    assert following.command == without.replace(" --no-fixes", "")
 
 
 def test_refused_fixes_are_grouped_by_reason_in_files_alone() -> None:
@@ -151,16 +153,18 @@ def test_a_status_tells_the_diagnosis_before_the_report(tmp_path) -> None:
 
 
 def test_a_run_that_failed_or_went_away_is_not_said_to_go_on(tmp_path) -> None:
+    error = UsageError("The disk is full.")
     with pytest.raises(UsageError), status.StatusFile(tmp_path):
-        raise UsageError("The disk is full.")
+        raise error
     failed = status.read_status(tmp_path)
-    assert (failed.state, failed.summary.sentence) == ("failed", "The disk is full.")
+    assert (failed.state, failed.summary.sentence) == ("failed", str(error))
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     (tmp_path / "status.json").write_text(status.as_json(status.begun(tmp_path, gone.pid)))
-    (tmp_path / "run.log").write_text("torchdoctor: There was no memory.\n\n")
+    last_words = "There was no memory."
+    (tmp_path / "run.log").write_text(f"torchdoctor: {last_words}\n\n")
     now = status.read_status(tmp_path)
-    assert (now.state, now.summary.sentence) == ("gone", "There was no memory.")
+    assert (now.state, now.summary.sentence) == ("gone", last_words)
 
 
 def test_the_command_shows_a_status(tmp_path) -> None:

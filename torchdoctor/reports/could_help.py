@@ -19,6 +19,8 @@ from torchdoctor.schema.figures import percent, place, ratio
 from torchdoctor.schema.report import Finding
 from torchdoctor.schema.traced import MATTERS
 
+COULD_HELP = "WHAT COULD HELP, not measured"
+
 
 class _Lead(NamedTuple):
     """Something that could help: a change by hand, or a fix."""
@@ -103,7 +105,7 @@ def not_measured(report: Report) -> list[Block]:
     rest = len(leads) - len(shown)
     code = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."
     return [
-        KeyFigures("WHAT COULD HELP, not measured", worth, rows),
+        KeyFigures(COULD_HELP, worth, rows),
         *sentences(_do_not_add_up(report, shown), code if offered(report) else "", reason),
     ]
 

@@ -24,8 +24,10 @@ _MOST_CODE = 8  # lines
 _LONGEST_COMMAND = 60  # characters of one that is shown beside another
 _MOST_REJECTED = 2
 _LONGEST_REJECTED = 200  # characters of a sentence
-_RECOMMENDED = "RECOMMENDED"
-_BY_HAND = "RECOMMENDED, BY HAND"
+RECOMMENDED = "RECOMMENDED"
+BY_HAND = "RECOMMENDED, BY HAND"
+FASTER_ALONE = "FASTER, measured by itself"
+NOT_RECOMMENDED = "Faster, but not recommended"
 _TRAINING = {"rounding": "the same but for rounding", "seed noise": "within seed noise"}
 
 
@@ -33,7 +35,7 @@ def recommended(report: Report, folder: str) -> list[Block]:
     """Return the recommended set: its figure, its fixes with their places, how to apply it."""
     together = report.recommendation
     title, figure = _title_of_recommended(report)
-    tone = "good" if title.startswith(_RECOMMENDED) else "strong"
+    tone = "good" if title.startswith(RECOMMENDED) else "strong"
     rows: list[tuple[str, str]] = []
     for fix in together.fixes[:MOST_FIXES]:
         where = place(fix.location, report.workload.cwd, LONGEST_PLACE)
@@ -59,7 +61,7 @@ def _title_of_recommended(report: Report) -> tuple[str, str]:
     together = report.recommendation
     interval = together.speedup
     if interval is None:
-        return _RECOMMENDED, "not measured all together"
+        return RECOMMENDED, "not measured all together"
     if interval.low <= 1:
         return UNPROVEN, f"measured {speedup(interval)}"
     busy = ", on a busy machine" if other_load.is_busy(report) else ""
@@ -67,7 +69,7 @@ def _title_of_recommended(report: Report) -> tuple[str, str]:
         pairs = counted(together.pairs, "pair")
         return SEEMS_FASTER, f"{speedup(interval)} in {pairs} of launches{busy}"
     without_patch = not together.patch or handed_out.rejected_patches(report)
-    title = _BY_HAND if without_patch and together.handed_out != "patch" else _RECOMMENDED
+    title = BY_HAND if without_patch and together.handed_out != "patch" else RECOMMENDED
     return title, f"{_faster(report, interval, together.numerics)}{busy}"
 
 
@@ -138,7 +140,7 @@ def alone(report: Report, best: Trial, folder: str) -> list[Block]:
     """Return the best fix that is faster by itself, where no set could be recommended."""
     several = len(best.fixes) > 1
     unknown = several or best.numerics == "not-comparable"
-    title = "Faster, but not recommended" if unknown else "FASTER, measured by itself"
+    title = NOT_RECOMMENDED if unknown else FASTER_ALONE
     figure = _faster(report, best.speedup, best.numerics)
     fixes = offered(report, best)
     return [

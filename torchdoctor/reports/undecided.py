@@ -20,6 +20,7 @@ from torchdoctor.schema.traced import MATTERS
 
 UNPROVEN = "No speed-up is proven yet"
 SEEMS_FASTER = "LOOKS FASTER, not proven"
+LIKELY = "LIKELY TO HELP"
 _LITTLE = 3  # percent: gains below are nothing
 _SMALL = 10  # percent: gains below are little
 _PROBABLY = 0.5  # that a fix helps, from where on it is likely to
@@ -179,7 +180,7 @@ def likely(report: Report, most: int = 1) -> list[Block]:
         longer = _with_longer_budget(report, None)
     them = "it" if len(rows) == 1 else "them"
     return [
-        KeyFigures("LIKELY TO HELP", "not tried for want of time", rows),
+        KeyFigures(LIKELY, "not tried for want of time", rows),
         *sentences(f"More time tries {them}{longer}." if longer else ""),
     ]
 
