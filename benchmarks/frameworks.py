@@ -31,6 +31,7 @@ from pathlib import Path
 
 from torchdoctor.advice import catalogue
 from torchdoctor.edits.calls import loader_location
+from torchdoctor.reports import trial_facts
 from torchdoctor.schema import Location, Recording, Report
 from torchdoctor.schema.record_files import read_recording, read_report
 from torchdoctor.watch.recording import read_run
@@ -332,7 +333,7 @@ def _advice(ident: str, recording: Recording) -> str:
     """Return how the fix is worded for this program; a reason in brackets if it is refused."""
     fix = catalogue.fixes()[ident]
     if refusal := fix.refusal(recording):
-        return f"({refusal})"
+        return f"({trial_facts.refusal(refusal, ident)})"
     settings = fix.settings(recording)
     return fix.instruction(settings[0], recording) if settings else ""
 

@@ -156,43 +156,74 @@ def _limit(group: Path, size: int) -> None:
 
 
 def measure(kind: str) -> str:
+    """Break one thing under a watched training; return the row: what was told, and when."""
     folder = Path(tempfile.mkdtemp(prefix=f"watch-{kind}-"))
     (folder / "train.py").write_text(TRAIN)
-    before, groups, ending = [], [], []
-    if kind == "storage":
-        (folder / "files").mkdir()
-        for number in range(64):
-            (folder / "files" / str(number)).write_bytes(os.urandom(1 << 16))
-        for name, rate in (("fast", []), ("slow", ["--read-rate=200k"])):
-            (folder / name).mkdir()
-            mount = [*rate, "-o", "direct_io", str(folder / "files"), str(folder / name)]
-            subprocess.run(["bindfs", *mount], check=True)
-            ending.append(["fusermount", "-u", "-z", str(folder / name)])
-        (folder / "data").symlink_to("fast")
-    if kind in ("leak", "memory", "swap"):
-        groups.append(_group("memory", f"watch-{kind}"))
-        limit = (2 << 30) if kind == "leak" else (1 << 30)
-        (groups[0] / "memory.limit_in_bytes").write_text(str(limit))
+    ending = _two_storages(folder) if kind == "storage" else []
+    groups = _groups(kind)
+    program = _start(kind, folder, groups)
+    time.sleep(BEFORE_S)
+    began_s = time.time()
+    (folder / "changed").touch()
+    others = _worsen(kind, folder, groups)
+    told = _alerts(folder, program, began_s)
+    if program.poll() is None:
+        os.killpg(program.pid, signal.SIGTERM)
+    for process in [program, *others]:
+        process.terminate()
+        process.wait(30)
+    time.sleep(5)
+    for command in ending:
+        subprocess.run(command, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
+    return _row(kind, told)
+
+
+def _two_storages(folder: Path) -> list[list[str]]:
+    """Mount a fast and a slow folder of the same files; return the commands that end them."""
+    (folder / "files").mkdir()
+    for number in range(64):
+        (folder / "files" / str(number)).write_bytes(os.urandom(1 << 16))
+    ending = []
+    for name, rate in (("fast", []), ("slow", ["--read-rate=200k"])):
+        (folder / name).mkdir()
+        mount = [*rate, "-o", "direct_io", str(folder / "files"), str(folder / name)]
+        subprocess.run(["bindfs", *mount], check=True)
+        ending.append(["fusermount", "-u", "-z", str(folder / name)])
+    (folder / "data").symlink_to("fast")
+    return ending
+
+
+def _groups(kind: str) -> list[Path]:
+    """Make the control group that the program starts in, where a limit of it is lowered later."""
     if kind == "quota":
-        groups.append(_group("cpu", "watch-quota"))
-    if kind == "core":
-        before = ["taskset", "-c", "0"]
+        return [_group("cpu", "watch-quota")]
+    if kind not in ("leak", "memory", "swap"):
+        return []
+    group = _group("memory", f"watch-{kind}")
+    limit = (2 << 30) if kind == "leak" else (1 << 30)
+    (group / "memory.limit_in_bytes").write_text(str(limit))
+    return [group]
+
+
+def _start(kind: str, folder: Path, groups: list[Path]) -> subprocess.Popen[bytes]:
     script = [str(folder / "train.py"), kind, str(folder)]
     command = script if kind != "rank" else ["--", "torchrun", "--nproc-per-node", "4", *script]
+    on_one_core = ["taskset", "-c", "0"] if kind == "core" else []
     bin_folder = Path(sys.executable).parent
-    program = subprocess.Popen(
-        [*before, sys.executable, "-m", "torchdoctor", "watch", *command],
+    return subprocess.Popen(
+        [*on_one_core, sys.executable, "-m", "torchdoctor", "watch", *command],
         cwd=folder,
         env={**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"},
-        preexec_fn=lambda: [(x / "tasks").write_text(str(os.getpid())) for x in groups],
+        preexec_fn=lambda: [(group / "tasks").write_text(str(os.getpid())) for group in groups],
         stdout=subprocess.DEVNULL,
         stderr=(folder / "stderr").open("w"),
         start_new_session=True,
     )
-    others: list[subprocess.Popen[bytes]] = []
-    time.sleep(BEFORE_S)
-    began_s = time.time()
-    (folder / "changed").touch()
+
+
+def _worsen(kind: str, folder: Path, groups: list[Path]) -> list[subprocess.Popen[bytes]]:
+    """Change what is outside of the program; return the processes that this started."""
     if kind == "storage":
         (folder / "data.new").symlink_to("slow")
         (folder / "data.new").replace(folder / "data")
@@ -200,8 +231,15 @@ def measure(kind: str) -> str:
         _limit(groups[0], 330 << 20 if kind == "memory" else 400 << 20)
     if kind == "quota":
         (groups[0] / "cpu.cfs_quota_us").write_text("20000")
-    if kind == "core":
-        others = [subprocess.Popen(["taskset", "-c", "0", sys.executable, "-c", "while 1: pass"])]
+    if kind != "core":
+        return []
+    return [subprocess.Popen(["taskset", "-c", "0", sys.executable, "-c", "while 1: pass"])]
+
+
+def _alerts(
+    folder: Path, program: subprocess.Popen[bytes], began_s: float
+) -> list[tuple[float, dict]]:
+    """Return each alert with the seconds after which it was told."""
     told: list[tuple[float, dict]] = []
     while time.time() - began_s < AFTER_S and program.poll() is None:
         time.sleep(1)
@@ -211,17 +249,12 @@ def measure(kind: str) -> str:
             for line in path.read_text().splitlines()
         ]
         told += [(time.time() - began_s, alert) for alert in alerts[len(told) :]]
-    if program.poll() is None:
-        os.killpg(program.pid, signal.SIGTERM)
-    for process in [program, *others]:
-        process.terminate()
-        process.wait(30)
-    time.sleep(5)
-    for end in ending:
-        subprocess.run(end, check=False)
-    right = [(at_s, x) for at_s, x in told if x["cause"] == EXPECTED[kind] and at_s > 0]
+    return told
+
+
+def _row(kind: str, told: list[tuple[float, dict]]) -> str:
+    right = [(at_s, alert) for at_s, alert in told if alert["cause"] == EXPECTED[kind] and at_s > 0]
     at_s, alert = (right or told or [(0.0, {"sentence": "nothing was told"})])[0]
-    shutil.rmtree(folder, ignore_errors=True)
     extra = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
     return f"| {kind} | {'yes' if right else 'no'}{extra} | {at_s:.0f} s | {alert['sentence']} |"
 

@@ -40,7 +40,6 @@ from torchdoctor.schema.errors import UsageError
 
 STEPS = StepStatistics(
     boundary=Boundary(kind="loader"),
-    how_found="",
     steps=100,
     warmup_steps=5,
     median_s=0.5,

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -110,15 +109,17 @@ def test_bad_command_line_is_a_usage_error(tmp_path: Path, arguments: list[str])
 def test_no_time_at_all_is_said_to_be_none(tmp_path: Path) -> None:
     for budget in ("0s", "-2m"):
         result = usage(tmp_path, "run", f"--budget={budget}", script(tmp_path))
-        assert "must be longer than 0 s" in says_one_sentence(result, 2)
+        said = says_one_sentence(result, 2)
+        assert f"'{budget}'" in said and " 0 s" in said, "what is wrong with it"
     for budget in ("1e9", "9999h", "inf"):
         result = usage(tmp_path, "run", f"--budget={budget}", script(tmp_path))
-        assert "is no duration of 30 days or less" in says_one_sentence(result, 2)
+        said = says_one_sentence(result, 2)
+        assert f"'{budget}'" in said and "30 days" in said, "the longest"
 
 
 def test_a_script_in_place_of_a_command_is_answered_with_the_command(tmp_path: Path) -> None:
     result = usage(tmp_path, script(tmp_path))
-    assert "torchdoctor run train.py measures the script" in says_one_sentence(result, 2)
+    assert "torchdoctor run train.py " in says_one_sentence(result, 2)
 
 
 def test_a_seed_that_no_library_takes_is_a_usage_error(tmp_path: Path) -> None:
@@ -184,8 +185,8 @@ def test_a_failure_after_enough_steps_is_not_hidden_by_the_report(
     assert 60 <= report["failure"]["steps"] <= at
     assert ("memory" in report["failure"]["layer"]) == (code < 0)
     assert report["baseline"]["step_time_s"]["steps"] > 30
-    forwards, backwards = re.findall(r"(\d+) (?:for|back)ward passes", report["steps"]["how_found"])
-    assert int(forwards) in (int(backwards), int(backwards) + 1), "the first forward is seen too"
+    counts = report["steps"]["evidence"]["values"]["counts"]
+    assert counts["forward"] - counts["computed"] in (0, 1), "the first forward is seen too"
     how = "killed by signal 9" if code < 0 else f"exit code {code}"
     markdown = usage(tmp_path, "report", "out/report.json", "--format", "markdown")
     for text in (result.stdout, (tmp_path / "out" / "report.html").read_text(), markdown.stdout):
@@ -270,7 +271,8 @@ def test_an_option_after_the_script_is_recognised(tmp_path: Path) -> None:
     source = "import argparse\nargparse.ArgumentParser().parse_args()\n"
     result = run(tmp_path, script(tmp_path, source=source), "--budget", "60s")
     assert result.returncode == 3
-    assert "own options before the script" in result.stderr
+    [ours] = [line for line in result.stderr.splitlines() if line.startswith("torchdoctor: ")]
+    assert "--budget" in ours and "torchdoctor's own" in ours
 
 
 def test_a_program_that_prints_nothing_is_not_quoted(tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_a_program_that_hangs_times_out_and_is_gone(tmp_path: Path) -> None:
     result = run(tmp_path, "--timeout", "20s", name)
     assert result.returncode == 5, result.stderr
     # It was said that python -I might keep the probe out, of a program that evaluated for minutes.
-    assert "imported torch, but fetched no batch and made no backward pass" in result.stderr
+    assert "python -I" not in result.stderr and "imported torch" in result.stderr
     assert "evaluates first" in result.stderr
     assert left_in(tmp_path) == []
 
@@ -376,5 +378,5 @@ def test_a_run_overwrites_no_program(tmp_path: Path) -> None:
     before = (tmp_path / name).read_text()
     result = usage(tmp_path, "run", "--output", name, name)
     assert result.returncode == 2, result.stderr
-    assert "name another folder with --output" in result.stderr
+    assert name in result.stderr and "--output" in result.stderr
     assert (tmp_path / name).read_text() == before

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from partial_recordings import recording
+from told_facts import why
 
 from torchdoctor.advice import catalogue
 from torchdoctor.queries.gradient_noise import from_products, noise_scale
 from torchdoctor.runs.report_assembly import RunResults, assemble
 from torchdoctor.runs.run_settings import RunSettings
-from torchdoctor.schema import Diagnosis, FixSet, Refused
+from torchdoctor.schema import Diagnosis, FixSet, Refused, fact
 
 BATCH = 16
 
@@ -63,7 +64,8 @@ def test_the_useful_limit_is_named_and_kept_to() -> None:
     fix = catalogue.fixes()["larger-batch"]
     found = noise_scale(seen())
     assert found is not None and found.estimate == pytest.approx(40.0, rel=0.3)
-    assert "gradient noise scale" in (fix.refuses(seen()) or ""), "128 is far above 40"
+    refused = fix.refuses(seen())
+    assert refused is not None and refused.fact == "beyond-noise-scale", "128 is far above 40"
     clipped = seen(clip_calls=10)
     assert noise_scale(clipped) is None, "a clipped gradient has lost its norm"
     assert fix.refuses(clipped) is None
@@ -79,14 +81,12 @@ def test_the_report_names_it_whatever_came_of_the_trial() -> None:
             diagnosis=Diagnosis(bottleneck="none"),
             trials=None,
             refused=[
-                Refused(fixes=FixSet.of("larger-batch"), reason="It changes training."),
-                Refused(fixes=FixSet.of("tf32"), reason="The program uses no GPU."),
+                Refused(fixes=FixSet.of("larger-batch"), why=fact("changes-training")),
+                Refused(fixes=FixSet.of("tf32"), why=fact("no-gpu")),
             ],
             settings=RunSettings(),
         )
     )
     larger, other = report.trials
-    assert (larger.reason or "").startswith(
-        "It changes training; the gradient noise scale is about"
-    )
-    assert other.reason == "The program uses no GPU."
+    assert why(larger) == ["changes-training", "noise-scale"]
+    assert why(other) == ["no-gpu"]

@@ -71,6 +71,7 @@ Sources
 """
 
 from torchdoctor.queries.lookup import training_loaders
+from torchdoctor.schema import fact
 from torchdoctor.schema.specs import Example, FixSpec
 
 
@@ -84,7 +85,8 @@ FIX = FixSpec(
     treats=("takes-steps",),
     keeps_results="exactly",
     when="launch",
-    refuses=lambda recording: None if training_loaders(recording) else "It has no loader.",
+    refuses=lambda recording: None if training_loaders(recording) else fact("no-loader"),
+    sentences={"no-loader": "It has no loader."},
     apply=apply,
     instruction=lambda settings, recording: 'print("made up")',
     example=Example(code="", without="", with_fix="made up"),

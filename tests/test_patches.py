@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 import commands
 import pytest
 from slow_loader import SLOW_LOADER
+from written_code import calls, keywords
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import source_patch
@@ -38,6 +40,7 @@ from torchdoctor.schema import (
     Trial,
     Workload,
     WorkloadRecord,
+    figures,
 )
 from torchdoctor.schema.record_files import read_report, write_record, write_recording
 
@@ -93,7 +96,6 @@ def recording(folder: Path, text: str = SCRIPT) -> Recording:
     )
     steps = StepStatistics(
         boundary=Boundary(kind="loader"),
-        how_found="",
         steps=30,
         warmup_steps=10,
         median_s=0.1,
@@ -147,11 +149,11 @@ def test_several_fixes_are_one_patch_that_git_applies(ends: str, tmp_path: Path)
     assert result.returncode == 0, result.stderr
     text = (tmp_path / "train.py").read_bytes().decode()
     assert text == made.texts[str(tmp_path / "train.py")]
-    assert "num_workers=2," in text
-    assert "persistent_workers=True" in text
-    assert "fused=True)  # small steps" in text
-    assert "torch.set_num_threads(1)" in text
-    compile(text, "train.py", "exec")
+    loader = keywords(text, "DataLoader")
+    assert (loader["num_workers"], loader["persistent_workers"]) == ("2", "True")
+    [adam] = [line for line in text.splitlines() if "Adam(" in line]
+    assert keywords(text, "Adam")["fused"] == "True" and adam.endswith("# small steps")
+    assert calls(text, "set_num_threads") == ["torch.set_num_threads(1)"]
     # What was changed once is not changed again.
     again = recording(tmp_path, text)
     assert source_patch(FixSet(FIXES), again, catalogue.fixes()) is None
@@ -224,7 +226,7 @@ def test_the_command_prints_the_diff_alone_on_stdout(tmp_path: Path) -> None:
     result = patch_command(path)
     assert result.returncode == 0
     assert result.stdout == diff
-    assert "applied to a copy and ran: 1.83x faster (1.79-1.88)" in result.stderr
+    assert "1.83x" in result.stderr and "(1.79-1.88)" in result.stderr, "how the patch ran"
     assert "model.compile()" in result.stderr
 
 
@@ -252,8 +254,9 @@ def test_a_device_is_no_report() -> None:
 def test_nothing_to_patch_and_no_report(tmp_path: Path) -> None:
     result = patch_command(report_with(tmp_path))
     assert (result.returncode, result.stdout) == (0, "")
-    assert "recommends no fix: there is no diff, and nothing to apply" in result.stderr
-    assert "No valid patches in input" in result.stderr, "what git says behind the pipe"
+    git = subprocess.run(["git", "apply"], input=b"", check=False, capture_output=True)
+    behind_the_pipe = git.stderr.decode().strip().removeprefix("error: ").split(" (")[0]
+    assert behind_the_pipe and behind_the_pipe in result.stderr, "it is explained"
     (tmp_path / "no.json").write_text("[]")
     result = patch_command(tmp_path / "no.json")
     assert result.returncode == 2
@@ -270,14 +273,15 @@ def test_one_fix_alone_is_printed_whether_recommended_or_offered(tmp_path: Path)
     )
     result = patch_command(path, "--fixes", "set-to-none")
     assert (result.returncode, result.stdout) == (0, diff)
-    assert "set-to-none was not measured." in result.stderr, "nor together with others"
+    unmeasured = result.stderr
+    assert "set-to-none" in unmeasured and not re.search(r"\dx", unmeasured), "no figure is given"
     result = patch_command(path, "--fixes", "torch-compile")
     assert (result.returncode, result.stdout) == (0, "")
     assert "model.compile()" in result.stderr
     assert "set-to-none" in patch_command(path).stderr, "that there is another edit is said"
     result = patch_command(path, "--fixes", "loader-workers")
     assert result.returncode == 2
-    assert "it was not tried: no time" in result.stderr, "the table shows it: say why no edit"
+    assert "no time" in result.stderr, "the table shows it: say why no edit"
     assert "torch-compile, set-to-none" in result.stderr
     result = patch_command(path, "--fixes", "warp-drive")
     assert result.returncode == 2
@@ -294,13 +298,12 @@ def test_of_several_values_the_measured_one_speaks(tmp_path: Path) -> None:
               verdict="unclear"),
     )  # fmt: skip
     result = patch_command(path, "--fixes", "loader-workers")
-    assert "loader-workers (num_workers=2) came out unclear" in result.stderr
-    assert "not tried" not in result.stderr
+    assert "(num_workers=2)" in result.stderr and "unclear" in result.stderr
+    assert "num_workers=4" not in result.stderr and "no time" not in result.stderr
     four = RecommendedFix(fix="loader-workers", settings={"num_workers": 4}, edit="--- a/t.py\n")
-    assert proof(read_report(path), [four])[1] == (
-        "loader-workers (num_workers=4) was not measured by itself. Other values were: "
-        "loader-workers (num_workers=2): 1.50x (1.30-1.80)."
-    )
+    itself, others = proof(read_report(path), [four])[1].split(". ", 1)
+    assert "num_workers=4" in itself and not re.search(r"\dx", itself)
+    assert "num_workers=2" in others and "1.50x (1.30-1.80)" in others
 
 
 def test_what_was_measured_with_others_alone_is_said_to_be(tmp_path: Path) -> None:
@@ -309,8 +312,10 @@ def test_what_was_measured_with_others_alone_is_said_to_be(tmp_path: Path) -> No
         fixes=FixSet({"set-to-none": {}, "loader-workers": {}}),
         speedup=Interval(estimate=1, low=1, high=1),
     )
-    path = report_with(tmp_path, row, also_offered=[one])
-    assert "set-to-none was not measured by itself." in proof(read_report(path), [one])
+    with_others = read_report(report_with(tmp_path, row, also_offered=[one]))
+    nothing_ran = read_report(report_with(tmp_path, also_offered=[one]))
+    assert len(proof(nothing_ran, [one])) == len(proof(with_others, [one]))
+    assert proof(nothing_ran, [one]) != proof(with_others, [one])
 
 
 def test_several_fixes_asked_for_are_one_diff_that_git_applies(tmp_path: Path) -> None:
@@ -334,7 +339,7 @@ def test_several_fixes_asked_for_are_one_diff_that_git_applies(tmp_path: Path) -
     write_recording(seen, tmp_path / "recording.json")
     with_commas = patch_command(path, "--fixes", ",".join(asked))
     assert with_commas.returncode == 0, with_commas.stderr
-    assert "together, applied at run time: 1.20x" in with_commas.stderr
+    assert "1.20x" in with_commas.stderr
     each = [word for name in [*asked, "torch-compile"] for word in ("--fixes", name)]
     result = patch_command(path, *each)
     assert result.stdout == with_commas.stdout
@@ -363,8 +368,8 @@ val_loader = DataLoader(list(range(10)), num_workers=args.workers)
         RecommendedFix(fix="loader-workers", settings={"num_workers": 2}), seen, catalogue.fixes()
     )
     assert one.edit is not None and "default=2" in one.edit
-    said = "The default of --workers is also used at train.py:8, which changes too."
-    assert one.also_changes == [said]
+    [said] = one.also_changes
+    assert "--workers" in said and "train.py:8" in said
     path = report_with(tmp_path, fixes=[one], patch=one.edit, patch_fixes=[one.fix])
     report = read_report(path)
     assert said in remarks(report)
@@ -431,7 +436,7 @@ def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: 
     ratio = recommended["patch_trial"]["speedup"]["estimate"] / recommended["speedup"]["estimate"]
     assert 0.5 < ratio < 2.0, "measured minutes apart, beside other tests: both do about the same"
     shown = commands.torchdoctor("report", path, "--details")
-    assert "applied to a copy and ran" in shown.stdout
+    assert f"{figures.ratio(recommended['patch_trial']['speedup']['estimate'])}x" in shown.stdout
     printed = patch_command(path)
     assert apply(tmp_path, printed.stdout).returncode == 0
     assert "num_workers=" in (tmp_path / "train.py").read_text()

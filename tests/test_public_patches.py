@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import public_patches  # noqa: E402
 from public_patches import Row, applies, judged, overlap  # noqa: E402
 
+BEFORE = "x = 1\ny = 2\n"
 DIFF = "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n-x = 1\n+x = 2\n y = 2\n"
 ROW = Row(name="tiny", folder="tiny", command="train.py", fix="fused-optimizer")
 
@@ -30,9 +31,9 @@ def report(folder: Path, patch_trial: dict | None, verdict: str = "faster") -> d
 
 
 def test_a_diff_applies_once_and_leaves_what_parses(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("x = 1\ny = 2\n")
+    (tmp_path / "train.py").write_text(BEFORE)
     assert applies(DIFF, tmp_path)
-    assert (tmp_path / "train.py").read_text() == "x = 1\ny = 2\n", "only a copy is changed"
+    assert (tmp_path / "train.py").read_text() == BEFORE, "only a copy is changed"
     assert not applies(DIFF.replace("+x = 2", "+x = ("), tmp_path)
     (tmp_path / "train.py").write_text("x = 3\ny = 2\n")
     assert not applies(DIFF, tmp_path)
@@ -62,7 +63,7 @@ def test_a_patch_that_the_run_did_not_measure_is_measured_by_the_gate(
 ) -> None:
     clone = tmp_path / "clone"
     clone.mkdir()
-    (clone / "train.py").write_text("x = 1\ny = 2\n")
+    (clone / "train.py").write_text(BEFORE)
     git(clone, "init", "-q")
     git(clone, "add", "-A")
     git(clone, "commit", "-qm", "as it is")
@@ -82,10 +83,10 @@ def test_a_patch_that_the_run_did_not_measure_is_measured_by_the_gate(
     monkeypatch.setattr(public_patches, "_run", gate)
     speedup, reason = public_patches.by_gate(DIFF, clone, clone, ["train.py"], "50s", {})
     assert speedup == {"estimate": 2.0, "low": 1.25, "high": 2.5} and reason == ""
-    assert gated == ["x = 2\ny = 2\n"], "the patched program is measured"
-    assert (clone / "train.py").read_text() == "x = 1\ny = 2\n", "only a copy is changed"
+    assert gated == [BEFORE.replace("x = 1", "x = 2")], "the patched program is measured"
+    assert (clone / "train.py").read_text() == BEFORE, "only a copy is changed"
     speedup, reason = public_patches.by_gate(DIFF, clone, tmp_path, ["train.py"], "45s", {})
-    assert speedup is None and "within the edited repository" in reason
+    assert speedup is None and reason and len(gated) == 1, "it was not started in the repository"
 
 
 def test_what_is_not_there_is_skipped_and_said(tmp_path: Path) -> None:

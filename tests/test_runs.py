@@ -182,6 +182,16 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     assert "--output" in result.stderr
 
 
+def test_a_report_that_cannot_be_stored_is_printed_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP)
+    before = ["sh", "-c", '(until mkdir out/report.json; do sleep 0.1; done) 2>&- >&- & exec "$@"']
+    options = ("--budget", "60s", "--no-fixes", "--output", "out", "--format", "json")
+    result = run(tmp_path, *options, "train.py", before=[*before, "sh"])
+    assert result.returncode == 2, result.stderr
+    remarks = {remark["fact"]: remark["values"] for remark in json.loads(result.stdout)["remarks"]}
+    assert remarks["report-unwritten"]["path"] == str(tmp_path / "out" / "report.json")
+
+
 SECRETIVE = f"""
 import argparse, time, torch
 {LIGHT}parser = argparse.ArgumentParser()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from light_torch import LIGHT
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
@@ -20,9 +21,9 @@ from torchdoctor.schema.record_files import read_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("advice")]  # share one run
 
-DECAYED = """
-import pathlib, torch
-from torch.utils.data import DataLoader, TensorDataset
+DECAYED = f"""
+import pathlib, time, torch
+{LIGHT}from torch.utils.data import DataLoader, TensorDataset
 pathlib.Path("weights.txt").write_text("trained")
 torch.manual_seed(0)
 x = 0.1 * torch.randn(4096, 10)
@@ -35,6 +36,7 @@ while True:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        time.sleep(0.002)  # takes no processor
 """
 
 
@@ -119,4 +121,4 @@ def test_a_program_that_updates_its_weights_by_hand_is_refused_with_the_reason()
         allow_training_changes=True,
     )
     (trial,) = [x for x in refused if x.fixes.only == "lr-schedule"]
-    assert not tried and "no torch optimizer stepped" in (trial.reason or "")
+    assert not tried and trial.why.fact == "no-learning-rate"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import commands
 import pytest
+from light_torch import LIGHT
 from synthetic_traces import every_branch
 
 from torchdoctor.edits import StatementEdit
@@ -58,22 +59,25 @@ def _small(words: list[str]) -> list[str]:
     return words
 
 
-def _shortened(source: str) -> str:
-    return _EPOCHS.sub(r"\g<1>4", _STEPS.sub(r"\g<1>100", source))
+def _shortened(source: str, compiles: bool) -> str:
+    source = _EPOCHS.sub(r"\g<1>4", _STEPS.sub(r"\g<1>100", source))
+    return source if compiles else source.replace("\nimport torch\n", f"\nimport torch\n{LIGHT}", 1)
 
 
 def _place(page: Path, folder: Path) -> None:
     """Write the page's program, and what its commands name, into a repository of their own.
 
-    They are the programs of the page but for their number of steps.
+    They are the programs of the page but for their number of steps, and what torch imports.
     """
-    for name, source in _PROGRAM.findall(page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for name, source in _PROGRAM.findall(text):
         (folder / name).write_text(source)
     shutil.copytree(ROOT / "sample_workloads", folder / "sample_workloads")
     if not (folder / "train.py").exists():
         shutil.copy(ROOT / "sample_workloads" / "single_tensor_optimizer.py", folder / "train.py")
     for program in folder.rglob("*.py"):
-        program.write_text(_shortened(program.read_text(encoding="utf-8")), encoding="utf-8")
+        source = program.read_text(encoding="utf-8")
+        program.write_text(_shortened(source, "torch-compile" in text), encoding="utf-8")
     (folder / "ranks").mkdir()
     for rank in range(2):
         (folder / "ranks" / f"rank{rank}.json").write_bytes(every_branch().text())

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.advice import catalogue
-from torchdoctor.schema import Diagnosis, Report
+from torchdoctor.schema import (
+    Diagnosis,
+    Evidence,
+    Refused,
+    Report,
+    TrainingTrial,
+    Trial,
+    TriedCeiling,
+)
 
 
 def remarked(report: Report) -> dict[str, dict[str, Any]]:
@@ -26,6 +34,22 @@ def facts_of(report: Report, check: str) -> dict[str, dict[str, Any]]:
         if finding.check == check
         for evidence in finding.evidence
     }
+
+
+def why(row: Trial | TriedCeiling | TrainingTrial | Refused) -> list[str]:
+    """Return the facts that explain what became of a fix or a removed cost."""
+    return [evidence.fact for evidence in _facts_of_row(row)]
+
+
+def quoted(row: Trial | TriedCeiling | TrainingTrial | Refused) -> list[str]:
+    """Return what a program, a fix in it or a library said, of the facts that explain a row."""
+    told = [evidence.values for evidence in _facts_of_row(row)]
+    return [values["message"] for values in told if "message" in values]
+
+
+def _facts_of_row(row: Trial | TriedCeiling | TrainingTrial | Refused) -> list[Evidence]:
+    facts = row.why if isinstance(row.why, list) else [row.why]
+    return [evidence for evidence in facts if evidence is not None]
 
 
 def why_unknown(report: Report) -> str | None:

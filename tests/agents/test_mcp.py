@@ -16,6 +16,7 @@ import psutil
 import pytest
 import synthetic_traces
 from left_behind import left_in
+from light_torch import LIGHT
 from mcp import Client, StdioServerParameters
 
 from torchdoctor.cli.mcp.next_call import as_call
@@ -25,10 +26,10 @@ from torchdoctor.cli.mcp.tools import ARGUMENTS
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = sys.executable
 # It prints what a protocol on the same stream would choke on.
-SCRIPT = """\
+SCRIPT = f"""\
 import time
 import torch
-from torch.utils.data import DataLoader, Dataset
+{LIGHT}from torch.utils.data import DataLoader, Dataset
 
 
 class Slow(Dataset):
@@ -36,11 +37,11 @@ class Slow(Dataset):
         return 20000
 
     def __getitem__(self, index):
-        time.sleep(0.002)
+        time.sleep(0.001)
         return torch.full((8,), index % 7 / 7)
 
 
-print('{"jsonrpc": "2.0", "id": 1, "result": {}}', flush=True)
+print('{{"jsonrpc": "2.0", "id": 1, "result": {{}}}}', flush=True)
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for batch in DataLoader(Slow(), batch_size=8):
@@ -111,7 +112,7 @@ def test_an_agent_s_whole_story(tmp_path: Path) -> None:
         assert following["tool"] == "run_trials"
         assert following["arguments"]["folder"] == str(tmp_path)
 
-        arguments = {**following["arguments"], "budget": "40s", "fixes": ["loader-workers"]}
+        arguments = {**following["arguments"], "budget": "20s", "fixes": ["loader-workers"]}
         ended = await until_ended(call, await call("run_trials", **arguments, wait_s=0))
         assert ended["state"] == "ended"
         assert ended["bottleneck"] == "data_loader"
@@ -130,7 +131,7 @@ def test_an_agent_s_whole_story(tmp_path: Path) -> None:
 
         diff = patch["diff"].encode()
         subprocess.run(["git", "apply"], input=diff, cwd=patch["folder"], check=True)
-        gated = await call("gate", **{**patch["next"]["arguments"], "budget": "30s", "wait_s": 0})
+        gated = await call("gate", **{**patch["next"]["arguments"], "budget": "15s", "wait_s": 0})
         gated = await until_ended(call, gated)
         assert gated["verdict"] in ("not slower", "slower", "inconclusive")
 

@@ -14,8 +14,17 @@ from torchdoctor.bench.engine import Engine
 from torchdoctor.bench.failures import Failed, Lost
 from torchdoctor.bench.pair_times import Estimator
 from torchdoctor.launch.launch_spec import UNTOUCHED, FixFile, LaunchSpec, Switching
-from torchdoctor.schema import AppliedFix, Block, LaunchTiming, Pair, SwitchedLaunch, fact
+from torchdoctor.schema import (
+    AppliedFix,
+    Block,
+    LaunchTiming,
+    Pair,
+    SwitchedLaunch,
+    fact,
+    within,
+)
 
+ENDED = fact("launch-ended", ended="failed", message="ValueError: no")
 AMP = LaunchSpec(name="amp", fixes=(FixFile("amp", Path("amp.py"), {}),))
 CACHE = LaunchSpec(name="cache", fixes=(FixFile("cache", Path("cache.py"), {}),))
 How = Callable[[LaunchSpec, int], LaunchTiming]
@@ -110,7 +119,7 @@ def test_launches_in_turns_are_ab_and_then_ba() -> None:
 
 def test_a_fix_that_fails_where_the_other_program_went_on_has_failed() -> None:
     program = Program(beside={"amp": lambda arm, _: broken(arm)})
-    assert engine_of(program).pair(AMP) == Failed(name="amp", reason="ValueError: no")
+    assert engine_of(program).pair(AMP) == Failed(name="amp", why=ENDED)
 
 
 def test_where_nobody_had_come_as_far_the_pair_is_repeated_twice() -> None:
@@ -122,7 +131,7 @@ def test_where_nobody_had_come_as_far_the_pair_is_repeated_twice() -> None:
     )
     assert isinstance(engine_of(once).pair(AMP), Pair)
     lost = engine_of(program).pair(AMP, most_s=12.0)
-    assert lost == Lost(reason="ValueError: no"), "no time for another attempt"
+    assert lost == Lost(why=ENDED), "no time for another attempt"
 
 
 def test_where_the_untouched_program_fails_by_itself_its_blocks_count() -> None:
@@ -140,9 +149,9 @@ def test_what_fails_before_its_first_block_is_launched_by_itself() -> None:
     engine = engine_of(program)
     pair = engine.pair(AMP)
     assert isinstance(pair, Pair) and not pair.side_by_side
-    assert engine.failures.remarks("amp") == [
-        "started beside another launch it failed (Port in use)"
-    ]
+    taken = fact("launch-ended", ended="failed", message="Port in use.")
+    remark = fact("failed-beside-another", why=within(taken))
+    assert engine.failures.remarks("amp") == [remark]
     assert isinstance(engine.pair(CACHE), Pair) and engine.side_by_side
     assert program.launched[-1] == ("baseline", "cache"), "another fix has room"
 
@@ -183,17 +192,23 @@ def test_a_turn_that_never_ends_is_a_failure_or_after_pairs_that_ran_repeated(
     if ran_before:
         assert isinstance(engine.pair(AMP), Pair)
     outcome = engine.pair(AMP)
-    assert isinstance(outcome, Failed) and "did not end" in outcome.reason
+    assert isinstance(outcome, Failed) and outcome.why.fact in (
+        "block-given-up",
+        "warm-up-given-up",
+    )
     assert len(program.launched) == (3 if ran_before else 1)
 
 
 def test_a_fix_that_was_not_applied_is_refused() -> None:
-    for state, reason in (("refused", "No GPU."), ("pending", "amp found nothing to apply to.")):
+    for state, why in (
+        ("refused", fact("refused-in-program", fix="amp", message="No GPU.")),
+        ("pending", fact("found-nothing", fix="amp")),
+    ):
         fixes = [
             AppliedFix(fix="amp", state=state, reason="No GPU." if state == "refused" else None)
         ]
         program = Program(beside={"amp": lambda arm, _, fixes=fixes: timing(arm, fixes=fixes)})
-        assert engine_of(program).pair(AMP) == Failed(name="amp", reason=reason, kind="refused")
+        assert engine_of(program).pair(AMP) == Failed(name="amp", why=why, kind="refused")
 
 
 def test_the_untouched_program_may_fail_once() -> None:
@@ -211,7 +226,7 @@ def test_a_gate_forgives_two_failures() -> None:
     program = Program(beside={"amp": lambda arm, n: timing(arm) if n == 3 else broken(arm)})
     engine = engine_of(program, patience=2)
     assert isinstance(engine.pair(AMP), Pair) and len(program.launched) == 3
-    assert engine.failures.broke_down["amp"] == ["ValueError: no"] * 2
+    assert engine.failures.broke_down["amp"] == [ENDED] * 2
     assert isinstance(engine.pair(AMP), Failed)
 
 

@@ -65,7 +65,7 @@ def test_a_node_without_torch_and_one_without_the_program(tmp_path: Path, folder
         nodes = Fleet([node(folder)], launches(workload), [])
         nodes.begin(pair())
         lost = ended(nodes)
-        assert isinstance(lost, Lost) and why in lost.reason and nodes.count == 0
+        assert isinstance(lost, Lost) and why in lost.why.values["message"] and nodes.count == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small file system")
@@ -80,7 +80,7 @@ def test_a_full_shared_folder(tmp_path: Path, folder: Path) -> None:
         nodes = Fleet([node(folder, prefix=fills)], launches(workload), [])
         nodes.begin(pair())
         lost = ended(nodes)
-        assert isinstance(lost, Lost) and "No space is left" in lost.reason
+        assert isinstance(lost, Lost) and "No space is left" in lost.why.values["message"]
         with contextlib.suppress(OSError):
             (folder / "more").write_bytes(bytes(1 << 20))
         with pytest.raises(UsageError, match="No space left on device"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
+from written_code import same_code
 
 from torchdoctor.edits import BeforeLoopEdit, Edit, InputEdit, KeywordEdit, RemoveEdit, WithEdit
 from torchdoctor.edits.diff import edited_files
@@ -80,9 +82,7 @@ for x, y in loader:
     optimizer.zero_grad()
     self.loss.backward()
 """
-    assert (
-        autocast(source)
-        == """import torch
+    wanted = """import torch
 for x, y in loader:
     with torch.autocast('cpu'):
         output = model(x)
@@ -95,7 +95,7 @@ for x, y in loader:
     optimizer.zero_grad()
     self.loss.backward()
 """
-    )
+    assert same_code(autocast(source), wanted)
 
 
 def test_what_is_gathered_for_the_loss_goes_along() -> None:
@@ -106,9 +106,9 @@ for x in loader:
     optimizer.zero_grad()
     sum(losses).backward()
 """
-    result = autocast(source)
-    assert result is not None
-    assert "        losses.append(out.mean())\n    optimizer.zero_grad()" in result
+    forward = "    out = model(x)\n    losses.append(out.mean())\n"
+    wrapped = f"    with {AUTOCAST}:\n" + textwrap.indent(forward, "    ")
+    assert same_code(autocast(source), source.replace(forward, wrapped))
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ for x in loader:
     loss = self.steps.loss_of(x)
     loss.backward()
 """
-    result = autocast(source, call="loss_of", name="loss_of")
-    assert result is not None
-    assert "        loss = self.steps.loss_of(x)\n    loss.backward()" in result
+    made = "loss = self.steps.loss_of(x)"
+    wanted = source.replace(made, f"with {AUTOCAST}:\n        {made}")
+    assert same_code(autocast(source, call="loss_of", name="loss_of"), wanted)
     assert autocast(source, call="loss_of", name="other") is None
 
 
@@ -200,9 +200,7 @@ for x in loader:
     ]
     files = edited_files(edits)
     assert files is not None
-    assert (
-        files[at][1]
-        == """import torch
+    wanted = """import torch
 for x in loader:
     with torch.autocast('cpu'):
         real = d(x)
@@ -212,7 +210,7 @@ for x in loader:
         out = d(fake)
     out.backward()
 """
-    )
+    assert same_code(files[at][1], wanted)
 
 
 def test_the_innermost_common_block_is_chosen() -> None:
@@ -225,18 +223,8 @@ def train():
         X, Y = get_batch()
         scaler.scale(loss).backward()
 """
-    assert (
-        autocast(source)
-        == """import torch
-def train():
-    for micro in range(4):
-        with torch.autocast('cpu'), ctx:
-            logits, loss = model(X, Y)
-            loss = loss / 4
-        X, Y = get_batch()
-        scaler.scale(loss).backward()
-"""
-    )
+    wanted = source.replace("with ctx", f"with {AUTOCAST}, ctx")
+    assert same_code(autocast(source), wanted)
 
 
 @pytest.mark.parametrize(
@@ -341,16 +329,14 @@ for trial in range(2):
     for x in loader:
         model(x)
 """
-    assert (
-        before(source, "model.compile()", at="model(x)")
-        == """import torch
+    wanted = """import torch
 for trial in range(2):
     (model, loss), n = build(), 1
     model.compile()
     for x in loader:
         model(x)
 """
-    )
+    assert same_code(before(source, "model.compile()", at="model(x)"), wanted)
 
 
 @pytest.mark.parametrize(
@@ -463,8 +449,9 @@ for x in range(3):
 )
 def test_a_method_is_chained_to_the_first_argument(call: str, wanted: str | None) -> None:
     edit = InputEdit(file="", line=2, callee="model", method=".half()")
-    found = edited(f"import torch\ny = {call}\n", edit)
-    assert found == (None if wanted is None else f"import torch\ny = {wanted}\n")
+    source = f"import torch\ny = {call}\n"
+    found = edited(source, edit)
+    assert found == (None if wanted is None else source.replace(call, wanted))
     if found is not None:
         assert edited(found, edit) == found
 
@@ -490,9 +477,7 @@ for x in loader:
     ]
     files = edited_files(edits)
     assert files is not None
-    assert (
-        files[at][1]
-        == """import torch
+    wanted = """import torch
 model = Net()
 loader = DataLoader(data, num_workers=2)
 model.compile()
@@ -502,7 +487,7 @@ for x in loader:
     loss.backward()
     optimizer.zero_grad(set_to_none=True)
 """
-    )
+    assert same_code(files[at][1], wanted)
 
 
 def test_a_call_that_nobody_needs_is_removed() -> None:
@@ -511,7 +496,7 @@ def test_a_call_that_nobody_needs_is_removed() -> None:
         return edited(source, RemoveEdit(file="", line=line, callee="synchronize"))
 
     source = "import torch\nfor x in loader:\n    step(x)\n    torch.cuda.synchronize()\n"
-    assert without(source) == "import torch\nfor x in loader:\n    step(x)\n"
+    assert without(source) == source.replace("    torch.cuda.synchronize()\n", "")
     alone = "import torch\nif timed:\n    torch.cuda.synchronize()  # to time it\nstep()\n"
     assert without(alone) == alone.replace("torch.cuda.synchronize()", "pass")
     for kept in ("torch.cuda.synchronize(); step()\n", "x = synchronize()\n"):

@@ -75,7 +75,7 @@ def recording(script: Script, folder: Path) -> Recording:
         model=0, name=script.call, forward=[at("forward")], backward=[at("backward")]
     )
     steps = StepStatistics(
-        boundary=Boundary(kind="loader", ident=0), how_found="", steps=10, warmup_steps=5,
+        boundary=Boundary(kind="loader", ident=0), steps=10, warmup_steps=5,
         median_s=0.1, mean_s=0.1, p10_s=0.1, p90_s=0.1,
     )  # fmt: skip
     process = ProcessFacts(

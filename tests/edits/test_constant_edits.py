@@ -80,7 +80,8 @@ def test_what_may_be_another_value_is_left_alone(source: str) -> None:
 def test_star_imports_above_the_constant_do_not_overrule_it() -> None:
     head = "from torch.utils.data import *\n"
     assert workers(head + "N = 0\n" + CALL) == head + "N = 4\n" + CALL
-    assert workers("N = 0\nprint(vars(model))\n" + CALL) == "N = 4\nprint(vars(model))\n" + CALL
+    of_model = "print(vars(model))\n"
+    assert workers("N = 0\n" + of_model + CALL) == "N = 4\n" + of_model + CALL
 
 
 @pytest.mark.parametrize(

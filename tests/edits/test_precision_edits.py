@@ -118,4 +118,5 @@ def test_a_batch_is_cast_before_all_that_the_loop_does_with_it() -> None:
     added = "            x, y = x.float(), y.float()\n            model(x)\n    for"
     assert changed == LOOPS.replace("            model(x)\n    for", added)
     assert twice(LOOPS, BatchCastEdit(file="", line=4, names=("x",))) is None
-    assert twice("for x in a: model(x)\n", BatchCastEdit(file="", line=1, names=("x",))) is None
+    on_one_line = "for x in a: model(x)\n"
+    assert twice(on_one_line, BatchCastEdit(file="", line=1, names=("x",))) is None

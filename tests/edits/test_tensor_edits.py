@@ -34,9 +34,8 @@ def test_an_array_is_shared_and_other_arguments_stay() -> None:
 def test_a_list_of_arrays_is_joined_by_numpy_under_its_name() -> None:
     assert arrays("x = torch.tensor(rows)", True) == "x = torch.as_tensor(np.array(rows))"
     head = "import numpy\nimport torch\n"
-    assert (
-        arrays("x = torch.tensor([a, b])", True, head) == "x = torch.as_tensor(numpy.array([a, b]))"
-    )
+    joined = arrays("x = torch.tensor([a,b])", True, head)
+    assert joined == "x = torch.as_tensor(numpy.array([a,b]))"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def made(ident: int, line: int, batches: int = 0, **more: Any) -> LoaderFacts:
 def recording(*loaders: LoaderFacts, steps_by: int) -> Recording:
     boundary = Boundary(kind="loader", ident=steps_by)
     statistics = StepStatistics(
-        boundary=boundary, how_found="", steps=9, warmup_steps=1,
+        boundary=boundary, steps=9, warmup_steps=1,
         median_s=0.1, mean_s=0.1, p10_s=0.1, p90_s=0.1,
     )  # fmt: skip
     return Recording(

@@ -8,10 +8,12 @@ from typing import Any
 
 import partial_recordings
 import pytest
+from written_code import keywords, statements
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.fixes._parts import asked_once
+from torchdoctor.reports import trial_facts
 from torchdoctor.schema import (
     Binding,
     Boundary,
@@ -51,7 +53,6 @@ VOLTA = Gpu(index=0, name="Tesla V100", compute_capability="7.0")
 def steps(wait: float = 0.5, **changes: Any) -> StepStatistics:
     values: dict[str, Any] = {
         "boundary": Boundary(kind="loader"),
-        "how_found": "",
         "steps": 50,
         "warmup_steps": 10,
         "median_s": 1.0,
@@ -109,11 +110,12 @@ def recording(
 
 
 def refused(ident: str, seen: Recording) -> str:
-    reason = FIXES[ident].refuses(seen)
-    assert reason is not None
-    assert reason.endswith(".")
-    assert "\n" not in reason
-    return reason
+    """Return the fact that a fix refuses a program with."""
+    why = FIXES[ident].refuses(seen)
+    assert why is not None
+    sentence = trial_facts.refusal(why, ident)
+    assert sentence.endswith(".") and "\n" not in sentence
+    return why.fact
 
 
 def tried(ident: str, seen: Recording) -> list[dict[str, Any]]:
@@ -132,8 +134,8 @@ def numbers(seen: Recording) -> list[int]:
 @pytest.mark.parametrize("ident", FIXES)
 def test_a_machine_alone_can_be_asked(ident: str) -> None:
     bare = Recording(workload=Workload(command=[], cwd=""), environment=Environment())
-    reason = FIXES[ident].refuses(bare)
-    assert reason is None or reason.endswith(".")
+    why = FIXES[ident].refuses(bare)
+    assert why is None or trial_facts.refusal(why, ident).endswith(".")
 
 
 def test_workers_for_a_loader_that_computes_stay_near_the_cores() -> None:
@@ -178,7 +180,7 @@ def test_a_loader_made_anew_each_epoch_is_not_named() -> None:
     process = replace(seen.main, loaders=[*seen.main.loaders, again])
     seen = replace(seen, processes=[process])
     assert "loader" not in tried("loader-workers", seen)[0]
-    assert "anew" in refused("persistent-workers", seen)
+    assert refused("persistent-workers", seen) == "made-anew-each-epoch"
 
 
 def _made(*before: int) -> Recording:
@@ -193,7 +195,7 @@ def _made(*before: int) -> Recording:
 def test_loaders_made_side_by_side_are_not_made_anew() -> None:
     (value,) = tried("persistent-workers", _made(0, 0, 0))
     assert "loader" not in value  # the line makes all of them
-    assert "anew" in refused("persistent-workers", _made(0, 1))
+    assert refused("persistent-workers", _made(0, 1)) == "made-anew-each-epoch"
 
 
 def test_workers_that_keep_up_are_made_fewer() -> None:
@@ -201,7 +203,7 @@ def test_workers_that_keep_up_are_made_fewer() -> None:
     ready = {"num_workers": 4, "taken_over_s": 0.9, "awaited_s": 0.1, "looks": 20}
     assert numbers(recording(loader=ready)) == [1, 2, 0]  # what none would cost is not known
     assert numbers(recording(loader={**ready, "num_workers": 1})) == [0]
-    assert "lies ready" in refused("prefetch-factor", recording(loader=ready))
+    assert refused("prefetch-factor", recording(loader=ready)) == "batches-lie-ready"
     cheap, dear = {"workers_cpus": 0.05}, {"workers_cpus": 0.8}
     assert numbers(recording(loader=ready, sensors=cheap)) == [0, 1, 2]
     # Making a batch takes longer than its step waits: 0.21x was what the budget went into.
@@ -216,15 +218,13 @@ def test_workers_that_keep_up_are_made_fewer() -> None:
 
 
 def test_workers_are_refused_where_they_cannot_gain_or_repeat_data() -> None:
-    assert "no torch DataLoader" in refused("loader-workers", recording())
-    assert "0.5 %" in refused("loader-workers", recording(loader={}, wait=0.005))
+    assert refused("loader-workers", recording()) == "no-loader"
+    assert refused("loader-workers", recording(loader={}, wait=0.005)) == "hardly-waits"
     unsharded = {"iterable": True, "shards_by_worker": False, "dataset_cls": "data.Stream"}
     one = {"num_workers": 1, "shards_by_worker": None}
-    reason = refused("loader-workers", recording(loader={**unsharded, "num_workers": 1}))
-    assert "data.Stream" in reason
-    assert "yield every sample again" in reason
-    assert "get_worker_info() in its __iter__" in reason
-    assert "was not seen to shard" in refused("loader-workers", recording(loader=unsharded | one))
+    repeated = recording(loader={**unsharded, "num_workers": 1})
+    assert refused("loader-workers", repeated) == "does-not-shard"
+    assert refused("loader-workers", recording(loader=unsharded | one)) == "not-seen-to-shard"
     sharded = {"iterable": True, "shards_by_worker": True}
     assert tried("loader-workers", recording(loader=sharded))[0]["loader"] == 0
 
@@ -252,7 +252,7 @@ def test_loader_settings_are_switched_where_a_second_loader_can_be_had() -> None
 
     assert switched() and switched("prefetch-factor", loader={"num_workers": 2})
     assert not switched("persistent-workers"), "it gains where an epoch begins"
-    assert not switched(loader={"no_second": "It hands out its batches in a way of its own."})
+    assert not switched(loader={"no_second": "own iterator"}), "no second one is made"
     assert not switched(loader=None)
     # 60 batches in 12 epochs, of 1 s or 2 s each.
     assert switched(loader={"iterators": 12}, mean_s=2.0)
@@ -267,7 +267,7 @@ def test_a_wait_as_short_as_handing_a_batch_over_starts_no_worker(ident: str) ->
     longer = recording(loader=loader, mean_s=0.01, data_wait_s=0.002)
     assert FIXES[ident].refuses(longer) is None
     shorter = recording(loader=loader, mean_s=0.002, data_wait_s=0.0004)
-    assert "waits 0.4 ms for data, and to hand a batch over" in refused(ident, shorter)
+    assert refused(ident, shorter) == "wait-is-a-handover"
 
 
 def test_compiling_a_few_operators_is_expected_to_be_cheaper_than_thousands() -> None:
@@ -299,11 +299,11 @@ def test_timing_kernels_is_priced_by_the_products_of_the_program() -> None:
 
 
 def test_persistent_workers_need_several_epochs() -> None:
-    assert "once" in refused("persistent-workers", recording(loader={"num_workers": 2}))
+    assert refused("persistent-workers", recording(loader={"num_workers": 2})) == "iterated-once"
     seen = recording(loader={"num_workers": 2, "iterators": 5})
     assert tried("persistent-workers", seen) == [{}]
     already = {"num_workers": 2, "iterators": 5, "persistent_workers": True}
-    assert "already" in refused("persistent-workers", recording(loader=already))
+    assert refused("persistent-workers", recording(loader=already)) == "persistent-already"
 
 
 def test_persistent_workers_come_with_workers_where_there_are_none() -> None:
@@ -314,40 +314,41 @@ def test_persistent_workers_come_with_workers_where_there_are_none() -> None:
 
 
 def test_prefetching_needs_workers_and_tries_longer_queues() -> None:
-    assert "no worker" in refused("prefetch-factor", recording(loader={}))
+    assert refused("prefetch-factor", recording(loader={})) == "no-workers"
     seen = recording(loader={"num_workers": 2})
     assert tried("prefetch-factor", seen) == [{"prefetch_factor": 4}, {"prefetch_factor": 8}]
     longer = recording(loader={"num_workers": 2, "prefetch_factor": 4})
     assert tried("prefetch-factor", longer) == [{"prefetch_factor": 8}]
     longest = recording(loader={"num_workers": 2, "prefetch_factor": 16})
-    assert "16" in refused("prefetch-factor", longest)
+    assert refused("prefetch-factor", longest) == "ahead-already"
 
 
 @pytest.mark.parametrize("ident", ["pin-memory", "tf32", "cudnn-benchmark"])
 def test_gpu_fixes_are_refused_without_one(ident: str) -> None:
     seen = recording(loader={}, model={"conv2d": 3})
-    assert "GPU" in refused(ident, seen)
+    assert refused(ident, seen) in ("no-gpu", "no-cuda-gpu", "model-on-gpu")
 
 
 def test_pinning_is_refused_where_all_is_pinned() -> None:
     assert tried("pin-memory", recording(loader={}, model={}, gpu=AMPERE)) == [{}]
     copies = {"pageable_copies_per_step": 0.0, "blocking_copies_per_step": 0.0}
     seen = recording(loader={"pin_memory": True}, model={}, gpu=AMPERE, **copies)
-    assert "already pinned" in refused("pin-memory", seen)
+    assert refused("pin-memory", seen) == "pinned-already"
     copies["blocking_copies_per_step"] = 2.0
     seen = recording(loader={"pin_memory": True}, model={}, gpu=AMPERE, **copies)
     assert tried("pin-memory", seen) == [{}]
 
 
 def test_bf16_needs_hardware_for_it() -> None:
-    assert "no bfloat16 instructions" in refused("mixed-precision", recording(model={}))
+    assert refused("mixed-precision", recording(model={})) == "no-bfloat16-instructions"
     assert tried("mixed-precision", recording(model={}, features=("amx_bf16",)))
     assert tried("mixed-precision", recording(model={}, gpu=AMPERE))
     step = {"steps": 60}
     assert tried("mixed-precision", recording(model={}, optimizer=step, gpu=VOLTA)) == [
         {"dtype": "float16"}
     ]
-    assert "6.0" in refused("mixed-precision", recording(model={}, optimizer=step, gpu=PASCAL))
+    old = recording(model={}, optimizer=step, gpu=PASCAL)
+    assert refused("mixed-precision", old) == "no-tensor-cores"
     assert tried("mixed-precision", recording(model={}, features=()))  # not known: try
 
 
@@ -355,9 +356,9 @@ def test_bf16_is_refused_where_precision_is_low_already() -> None:
     def bf16(**model: Any) -> Recording:
         return recording(model=model, gpu=AMPERE)
 
-    assert "autocast" in refused("mixed-precision", bf16(autocast_forwards=60))
-    assert "16 bits" in refused("mixed-precision", bf16(dtypes=["float16"]))
-    assert "float64" in refused("mixed-precision", bf16(dtypes=["float64"]))
+    assert refused("mixed-precision", bf16(autocast_forwards=60)) == "autocast-already"
+    assert refused("mixed-precision", bf16(dtypes=["float16"])) == "in-16-bits-already"
+    assert refused("mixed-precision", bf16(dtypes=["float64"])) == "in-float64"
 
 
 DOUBLE = {"dtypes": ["float64"], "elements": 9, "float64_elements": 9}
@@ -393,8 +394,9 @@ def test_float32_is_edited_where_every_line_is_known(tmp_path: Path) -> None:
     held = "torch.utils.data.dataset.TensorDataset"
     assert names([made, data], dataset_cls=held) == [line, line]  # the tensors are float32 then
     assert names([made], dataset_cls=held) == [line, loop]
-    assert names([made], batch_shapes=["8x3 float32, 8x1 float32"]) == [line]
-    assert names([made], batch_shapes=["8x3 float64, 8 int64, 8x1 float64"]) == []
+    single, three = ["8x3 float32, 8x1 float32"], ["8x3 float64, 8 int64, 8x1 float64"]
+    assert names([made], batch_shapes=single) == [line]
+    assert names([made], batch_shapes=three) == []
     assert names([data]) == []  # what made the model so is not known
     assert names([made, unsure]) == []
     file.write_text("for batch in loader:\n    model(*batch)\n")
@@ -403,22 +405,22 @@ def test_float32_is_edited_where_every_line_is_known(tmp_path: Path) -> None:
 
 def test_tf32_needs_ampere_and_float32() -> None:
     assert tried("tf32", recording(model={}, gpu=AMPERE)) == [{}]
-    assert "7.0" in refused("tf32", recording(model={}, gpu=VOLTA))
+    assert refused("tf32", recording(model={}, gpu=VOLTA)) == "no-tensor-cores"
     on = {"matmul_tf32": True, "cudnn_tf32": True}
-    assert "already" in refused("tf32", recording(model={}, gpu=AMPERE, flags=on))
+    assert refused("tf32", recording(model={}, gpu=AMPERE, flags=on)) == "allowed-already"
     low = {"dtypes": ["bfloat16"]}
-    assert "float32" in refused("tf32", recording(model=low, gpu=AMPERE))
+    assert refused("tf32", recording(model=low, gpu=AMPERE)) == "no-float32-parameters"
 
 
 def test_cudnn_is_not_tuned_for_shapes_that_vary() -> None:
     assert tried("cudnn-benchmark", recording(model={"conv2d": 3}, gpu=AMPERE)) == [{}]
-    assert "no convolutions" in refused("cudnn-benchmark", recording(model={}, gpu=AMPERE))
+    assert refused("cudnn-benchmark", recording(model={}, gpu=AMPERE)) == "no-convolutions"
     varying = {"conv2d": 3, "input_shapes": ["2x3x8x8", "2x3x9x9", "2x3x10x10"]}
-    assert "vary" in refused("cudnn-benchmark", recording(model=varying, gpu=AMPERE))
+    assert refused("cudnn-benchmark", recording(model=varying, gpu=AMPERE)) == "shapes-vary"
     on = recording(model={"conv2d": 3}, gpu=AMPERE, flags={"cudnn_benchmark": True})
-    assert "already" in refused("cudnn-benchmark", on)
+    assert refused("cudnn-benchmark", on) == "auto-tuner-on"
     strict = recording(model={"conv2d": 3}, gpu=AMPERE, flags={"deterministic": True})
-    assert "deterministic" in refused("cudnn-benchmark", strict)
+    assert refused("cudnn-benchmark", strict) == "deterministic-algorithms"
 
 
 def test_float16_is_refused_where_gradients_cannot_be_unscaled() -> None:
@@ -426,11 +428,14 @@ def test_float16_is_refused_where_gradients_cannot_be_unscaled() -> None:
         return recording(**({"model": {}, "optimizer": {}, "gpu": VOLTA} | more))
 
     scaled = float16(flags={"grad_scaler": True})
-    assert "GradScaler" in refused("mixed-precision", scaled)
-    assert "no optimizer" in refused("mixed-precision", float16(optimizer=None))
-    assert "closure" in refused("mixed-precision", float16(optimizer={"inside_backwards": 9}))
+    assert refused("mixed-precision", scaled) == "scales-gradients-itself"
+    assert refused("mixed-precision", float16(optimizer=None)) == "no-step-to-leave-out"
+    assert (
+        refused("mixed-precision", float16(optimizer={"inside_backwards": 9}))
+        == "step-with-closure"
+    )
     sharded = float16(model={"data_parallel": "FSDP"})
-    assert "sharded" in refused("mixed-precision", sharded)
+    assert refused("mixed-precision", sharded) == "gradients-sharded"
     # On a CPU, or with bfloat16, nothing is scaled and so nothing of it matters.
     assert tried("mixed-precision", recording(model={}, gpu=AMPERE)) == [{"dtype": "bfloat16"}]
     instruction = FIXES["mixed-precision"].instruction
@@ -448,11 +453,11 @@ def test_channels_last_is_for_convolutions_outside_ddp() -> None:
     assert together({}, recording(model={"conv2d": 3})) == {}, "no bfloat16 instructions"
     already = recording(model={"conv2d": 3, "forwards": 5, "autocast_forwards": 5}, features=fast)
     assert together({}, already) == {}
-    assert "no 2-D" in refused("channels-last", recording(model={}))
+    assert refused("channels-last", recording(model={})) == "no-2d-convolutions"
     done = {"conv2d": 3, "conv_channels_last": True}
-    assert "already" in refused("channels-last", recording(model=done))
+    assert refused("channels-last", recording(model=done)) == "channels-last-already"
     wrapped = {"conv2d": 3, "data_parallel": "DistributedDataParallel"}
-    assert "before wrapping" in refused("channels-last", recording(model=wrapped))
+    assert refused("channels-last", recording(model=wrapped)) == "wrapped"
 
 
 def test_compiling_tries_cuda_graphs_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,16 +475,16 @@ def test_compiling_tries_cuda_graphs_on_a_gpu_alone(monkeypatch: pytest.MonkeyPa
         "mode": "default",
         "blocks": "Block",
     }
-    assert "already" in refused("torch-compile", recording(model={"compiled": True}))
-    assert "recurrent" in refused("torch-compile", recording(model={"recurrent": 2, "linear": 1}))
+    assert refused("torch-compile", recording(model={"compiled": True})) == "compiled"
+    assert refused("torch-compile", recording(model={"recurrent": 2, "linear": 1})) == "recurrent"
     wrapped = {"data_parallel": "DataParallel"}
-    assert "DataParallel" in refused("torch-compile", recording(model=wrapped))
+    assert refused("torch-compile", recording(model=wrapped)) == "data-parallel"
 
 
 def test_compiling_on_a_cpu_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
-    assert "C++ compiler" in refused("torch-compile", recording(model={}))
+    assert refused("torch-compile", recording(model={})) == "no-cpp-compiler"
     assert tried("torch-compile", recording(model={}, gpu=AMPERE))
 
 
@@ -488,7 +493,9 @@ def test_compiling_a_plain_sequential_needs_another_call() -> None:
     instruction = FIXES["torch-compile"].instruction
     assert instruction({"mode": "default"}, recording(model=net)).startswith("model.compile()")
     text = instruction({"mode": "reduce-overhead"}, recording(model=sequential))
-    assert text.startswith('model.forward = torch.compile(model.forward, mode="reduce-overhead")')
+    [compiled] = statements(text.splitlines()[0])
+    assert compiled.startswith("model.forward = torch.compile(model.forward,")
+    assert keywords(compiled, "compile") == {"mode": "'reduce-overhead'"}
 
 
 def test_the_optimizer_is_fused_where_its_class_can_be() -> None:
@@ -498,13 +505,14 @@ def test_the_optimizer_is_fused_where_its_class_can_be() -> None:
     assert FIXES["fused-optimizer"].instruction({"fused": True}, seen) == (
         "train.py:42  Adam(..., fused=True)"
     )
-    assert "already" in refused("fused-optimizer", recording(optimizer=adam | {"fused": True}))
+    fused = recording(optimizer=adam | {"fused": True})
+    assert refused("fused-optimizer", fused) == "fused-already"
     rms = {"cls": "torch.optim.rmsprop.RMSprop"}
     assert tried("fused-optimizer", recording(optimizer=rms)) == [{"foreach": True}]
-    assert "already handles" in refused("fused-optimizer", recording(optimizer=rms, gpu=AMPERE))
+    assert refused("fused-optimizer", recording(optimizer=rms, gpu=AMPERE)) == "together-already"
     lbfgs = {"cls": "torch.optim.lbfgs.LBFGS"}
-    assert "LBFGS" in refused("fused-optimizer", recording(optimizer=lbfgs))
-    assert "no torch optimizer" in refused("fused-optimizer", recording())
+    assert refused("fused-optimizer", recording(optimizer=lbfgs)) == "neither-fused-nor-foreach"
+    assert refused("fused-optimizer", recording()) == "no-optimizer"
 
 
 def touched_s(ident: str, seen: Recording) -> float:
@@ -531,7 +539,7 @@ def test_another_implementation_gains_nothing_of_other_optimizers_time() -> None
 
 
 def test_set_to_none_names_the_line() -> None:
-    assert "already" in refused("set-to-none", recording())
+    assert refused("set-to-none", recording()) == "set-to-none-already"
     seen = recording(flags={"zero_grad_to_zero": 60, "zero_grad_location": HERE})
     assert tried("set-to-none", seen) == [{}]
     assert FIXES["set-to-none"].instruction({}, seen).startswith("train.py:42")
@@ -542,19 +550,20 @@ def test_evaluation_is_told_from_training_in_evaluation_mode() -> None:
     ident = "no-grad-evaluation"
     # A launch of a minute may end long before the first evaluation: that is not "none seen".
     unseen = recording(model={})
-    assert "No evaluation was reached" in refused(ident, unseen)
+    assert refused(ident, unseen) == "no-evaluation-reached"
     assert unseen.steps is not None
     ended = replace(unseen, steps=replace(unseen.steps, program_ended=True))
-    assert "the program ended without one" in refused(ident, ended)
-    assert "with gradients on was seen" in refused(ident, recording(model={"eval_forwards": 9}))
+    assert refused(ident, ended) == "no-evaluation-made"
+    without = recording(model={"eval_forwards": 9})
+    assert refused(ident, without) == "no-evaluation-with-gradients"
     seen = {"eval_forwards": 10, "eval_forwards_with_grad": 10, "eval_with_grad_location": HERE}
     assert tried(ident, recording(model=seen)) == [{}]
     frozen = recording(model=seen | {"forwards": 10})
-    assert "trains in evaluation mode" in refused(ident, frozen)
+    assert refused(ident, frozen) == "trains-in-evaluation-mode"
 
 
 def test_debugging_aids_are_named_one_by_one() -> None:
-    assert "Nothing was left on" in refused("debug-off", recording())
+    assert refused("debug-off", recording()) == "nothing-left-on"
     flags = {
         "anomaly_enabled": True,
         "gradcheck_calls": 1,
@@ -580,8 +589,8 @@ def test_threads_are_tried_from_the_cores_down() -> None:
     loaded = recording(cpus=8, flags={"num_threads": 8}, sensors={"other_load_cpus": 3.1})
     assert threads(loaded)[0] == 5  # the other three are busy
     one = recording(cpus=1, flags={"num_threads": 1})
-    assert "one usable CPU" in refused("cpu-threads", one)
-    assert "GPU" in refused("cpu-threads", recording(model={}, gpu=AMPERE))
+    assert refused("cpu-threads", one) == "one-cpu"
+    assert refused("cpu-threads", recording(model={}, gpu=AMPERE)) == "model-on-gpu"
 
 
 @pytest.mark.parametrize("ident", ["mixed-precision", "cpu-bfloat16-products"])
@@ -621,32 +630,32 @@ def test_the_hosts_phases_bound_what_the_host_computes_alone(ident: str) -> None
 def test_biases_are_dropped_from_models_that_can_be_watched() -> None:
     seen = {"conv_bias_before_norm": 4}
     assert tried("conv-bias-off", recording(model=seen)) == [{}]
-    assert "No convolution" in refused("conv-bias-off", recording(model={}))
-    assert "compiled" in refused("conv-bias-off", recording(model=seen | {"compiled": True}))
+    assert refused("conv-bias-off", recording(model={})) == "no-bias-before-norm"
+    assert refused("conv-bias-off", recording(model=seen | {"compiled": True})) == "compiled"
     wrapped = seen | {"data_parallel": "FSDP"}
-    assert "FSDP" in refused("conv-bias-off", recording(model=wrapped))
+    assert refused("conv-bias-off", recording(model=wrapped)) == "wrapped"
 
 
 def test_a_cache_is_offered_untried_where_launches_end_within_the_first_epoch() -> None:
     fix = FIXES["decoded-cache"]
     first = recording(loader={"samples": 320, "dataset_length": 5000})
-    assert "could not be examined" in refused("decoded-cache", first)
+    assert refused("decoded-cache", first) == "first-epoch-alone-unexamined"
 
     def checked(**found: Any) -> Recording:
         check = SampleCheck(loader=0, samples=8, **found)
         return replace(first, processes=[replace(first.main, sample_check=check)])
 
     random = checked(same=False, reason="The data set draws random numbers.")
-    assert "draws random numbers" in refused("decoded-cache", random)
+    assert refused("decoded-cache", random) == "first-epoch-alone"
     same = checked(same=True)
     assert fix.refuses(same) is None and fix.by_hand(same)
-    assert "8 samples were made twice" in fix.instruction({}, same)
+    assert "8 samples" in fix.instruction({}, same), "how many were compared"
     second = recording(loader={"samples": 320, "dataset_length": 5000, "iterators": 2})
     assert not fix.by_hand(second)
     assert "Not measured" not in fix.instruction({}, second)
     check = SampleCheck(loader=0, samples=8, same=False, reason="It draws random numbers.")
     drawn = replace(second, processes=[replace(second.main, sample_check=check)])
-    assert "draws random numbers" in refused("decoded-cache", drawn), "no trial is wasted on it"
+    assert refused("decoded-cache", drawn) == "samples-must-not-be-kept", "no trial is wasted on it"
 
 
 def test_workers_for_a_dataset_that_changes_itself_are_doubted_at_the_line() -> None:
@@ -682,8 +691,10 @@ def test_larger_batches_are_multiples_of_eight_within_the_dataset() -> None:
     assert [one["batch_size"] for one in tried("larger-batch", odd)] == [16]
     small = recording(loader={"dataset_length": 100})
     assert [one["batch_size"] for one in tried("larger-batch", small)] == [64]
-    assert "too few" in refused("larger-batch", recording(loader={"dataset_length": 40}))
-    assert "batch sampler" in refused("larger-batch", recording(loader={"batch_size": None}))
+    assert refused("larger-batch", recording(loader={"dataset_length": 40})) == "too-few-samples"
+    assert (
+        refused("larger-batch", recording(loader={"batch_size": None})) == "batches-from-elsewhere"
+    )
 
 
 @pytest.mark.parametrize(("name", "rate"), [("sgd.SGD", "0.2"), ("adamw.AdamW", "0.141")])
@@ -708,7 +719,7 @@ def test_busy_workers_take_cores_from_the_threads_of_operators() -> None:
 def test_the_collector_is_frozen_only_where_it_costs_something() -> None:
     fix = FIXES["gc-freeze"]
     assert fix.refuses(recording(gc_s=0.05)) is None
-    assert "0.1%" in (fix.refuses(recording(gc_s=0.001)) or "")
+    assert refused("gc-freeze", recording(gc_s=0.001)) == "collection-hardly-matters"
 
 
 @pytest.mark.parametrize(("through", "edited"), [(None, True), ("stable_baselines3", False)])

@@ -11,6 +11,7 @@ from partial_recordings import recording
 from probed_examples import Ran, run_with
 
 from torchdoctor.advice import catalogue
+from torchdoctor.reports import trial_facts
 
 BY_HAND = {i: fix for i, fix in catalogue.fixes().items() if fix.untried}
 FIXES = {i: fix for i, fix in catalogue.fixes().items() if not fix.untried}
@@ -92,10 +93,11 @@ def test_is_offered_with_what_to_write(ident: str, number: int) -> None:
 
 @pytest.mark.parametrize(("ident", "number"), REFUSALS)
 def test_is_refused_with_a_reason(ident: str, number: int) -> None:
-    over, text = SHOWN[ident].refusals[number]
-    reason = SHOWN[ident].refuses(recording(over))
-    assert reason is not None and text in reason
-    assert reason.endswith(".") and "\n" not in reason
+    over, told = SHOWN[ident].refusals[number]
+    why = SHOWN[ident].refuses(recording(over))
+    assert why is not None and why.fact == told
+    sentence = trial_facts.refusal(why, ident)
+    assert sentence.endswith(".") and "\n" not in sentence
 
 
 @pytest.mark.parametrize("ident", SHOWN)

@@ -110,7 +110,8 @@ for (x,) in data:
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-print(net.conv.bias is None, root._compiled_call_impl is not None, "%.2f" % loss.item())
+compiled = root._compiled_call_impl is not None or "forward" in vars(root)  # torch 2.4
+print(net.conv.bias is None, compiled, "%.2f" % loss.item())
 import torch._dynamo
 print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """
@@ -185,6 +186,15 @@ def test_a_stack_with_compilation(tmp_path: Path) -> None:
     details = ran.applied["torch-compile"]["details"]
     assert details["graph_breaks"] == 0
     assert details["graphs"] == 1
+
+
+def test_a_convolution_in_a_forward_that_the_program_compiled(tmp_path: Path) -> None:
+    compiling = 'root.forward = torch.compile(root.forward, backend="aot_eager")\noptimizer ='
+    program = COMPILED_IN_STACK.replace("optimizer =", compiling, 1)
+    ran = run_with(program, {"conv-bias-off": {}}, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.applied["conv-bias-off"]["details"] == {"convolutions": 1}, ran.applied
+    assert ran.stdout.split()[:2] == ["True", "True"]
 
 
 DEFAULT_DEVICE = """

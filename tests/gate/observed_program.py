@@ -8,7 +8,7 @@ from torchdoctor.observe.observation import Observation
 from torchdoctor.schema import Boundary, ProcessFacts, SensorStatistics, StepStatistics
 
 STEPS = StepStatistics(
-    boundary=Boundary(kind="optimizer"), how_found="", steps=100, warmup_steps=10, median_s=0.1,
+    boundary=Boundary(kind="optimizer"), steps=100, warmup_steps=10, median_s=0.1,
     mean_s=0.1, p10_s=0.1, p90_s=0.1, samples_per_step=4.0,
 )  # fmt: skip
 SEEN = Observation(

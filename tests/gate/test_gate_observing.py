@@ -154,14 +154,14 @@ def test_writes_that_escaped_and_a_weak_sandbox_are_doubts() -> None:
 
 def test_where_no_blocks_can_be_the_reason_is_said() -> None:
     window = Window(warmup_steps=10, measure_steps=30, max_window_s=5.0)
-    for change, said in (
-        ({"trainers": 2}, "several processes train"),
-        ({"program_ended": True, "total_steps_seen": 12}, "ends too soon"),
-        ({"two_modes": True, "cycle_steps": 1000}, "cycle of the long ones"),
+    for change, told in (
+        ({"trainers": 2}, "several-processes-train"),
+        ({"program_ended": True, "total_steps_seen": 12}, "ends-too-soon-for-blocks"),
+        ({"two_modes": True, "cycle_steps": 1000}, "cycle-too-long-for-block"),
     ):
         slower = replace(STEPS, **change)
         assert choose_turns(slower, window, 2.0, 60.0) is None
-        assert said in why_in_turns(slower)
+        assert why_in_turns(slower) == fact(told)
 
 
 @pytest.mark.parametrize(

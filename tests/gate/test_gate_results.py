@@ -33,8 +33,8 @@ def run(self):
         raise Inconclusive("The program of HEAD cannot be measured: It failed.")
     if outcome == "failed":
         raise ProgramFailed(
-            "It failed. Its own output ends with:\\n\\nTraceback: 50 % | more\\n  at it\\n"
-            "ValueError: no such file\\n\\nMake it run without torchdoctor first.", 1)
+            "It failed.", 1,
+            "Traceback: 50 % | more\\n  at it\\nValueError: no such file")
     if outcome == "interrupted":
         raise KeyboardInterrupt
     if outcome == "no step":

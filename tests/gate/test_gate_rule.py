@@ -206,7 +206,7 @@ def test_what_makes_one_time_of_the_blocks() -> None:
 
     boundary = Boundary(kind="optimizer")
     samples_steps = StepStatistics(
-        boundary=boundary, how_found="", steps=30, warmup_steps=10, median_s=0.1, mean_s=0.1,
+        boundary=boundary, steps=30, warmup_steps=10, median_s=0.1, mean_s=0.1,
         p10_s=0.1, p90_s=0.1,
     )  # fmt: skip
     assert of(False, None, 0.0) == of(False, None, 2.0) == Estimator()
@@ -218,7 +218,7 @@ def test_what_makes_one_time_of_the_blocks() -> None:
 
 
 EVEN = StepStatistics(
-    boundary=Boundary(kind="optimizer"), how_found="", steps=30, warmup_steps=10,
+    boundary=Boundary(kind="optimizer"), steps=30, warmup_steps=10,
     median_s=0.1, mean_s=0.1, p10_s=0.1, p90_s=0.1,
 )  # fmt: skip
 

@@ -54,7 +54,6 @@ def stored(
         ),
         steps=StepStatistics(
             boundary=Boundary(kind="optimizer", ident=0, every=1),
-            how_found="",
             steps=30,
             warmup_steps=0,
             median_s=step_s,

@@ -329,10 +329,7 @@ def test_inputs_of_ever_other_shapes_are_refused(tmp_path: Path) -> None:
     script = script.replace("- x.mean()", "- 1.0")
     ran = run(tmp_path, script, "model-skipped", block_steps=10)
     (fix,) = ran.main["fixes"]
-    assert (fix["state"], fix["reason"]) == (
-        "refused",
-        "Its model's inputs have ever other shapes.",
-    )
+    assert fix["state"] == "refused" and "shapes" in fix["reason"]
     assert ran.stopped_by == "done"
 
 

@@ -166,6 +166,21 @@ def test_overridden_train_and_layers_in_a_list(tmp_path: Path) -> None:
     assert len(run.main["optimizers"]) == 2
 
 
+def test_losses_that_are_only_stood_for_are_not_read(tmp_path: Path) -> None:
+    setup = """
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+numbers = ShapeEnv()
+stand_in = FakeTensorMode(shape_env=numbers).from_tensor(torch.ones(2, requires_grad=True))
+"""
+    checked = "print(numbers.pending_fresh_unbacked_symbols)"
+    (tmp_path / "train.py").write_text(setup + TRAIN + "stand_in.sum().backward()\n" + checked)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "trained\n[]\n", "")
+    assert run.count(step_log.BACKWARD_END) == 5
+
+
 COMPILED = """
 import torch
 torch.manual_seed(0)

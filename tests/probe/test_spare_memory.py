@@ -16,7 +16,7 @@ GB = 10**9
 def test_this_process_fits_beside_itself_but_not_a_million_times() -> None:
     assert spare_memory.lacking(0, 1000) is None
     reason = spare_memory.lacking(10**6, 0)
-    assert reason is not None and reason.startswith("1000000 more workers could take")
+    assert reason is not None and "1000000" in reason, "so many workers"
 
 
 @pytest.mark.parametrize(

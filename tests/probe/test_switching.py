@@ -212,7 +212,7 @@ def test_a_failing_switch_never_stops_the_program(how: str, tmp_path: Path) -> N
     assert state["state"] == ("refused" if how == "refuses" else "failed")
     arms = [one for one, _, _ in blocks(ran)]
     if how == "off":
-        assert state["reason"] == "it could not be switched off: ValueError: cannot"
+        assert state["reason"].endswith("ValueError: cannot"), "what its code said"
         assert arms[-1] == 1, "nothing after it can be compared"
     else:
         assert arms[:3] == [0, 2, 0] and sorted(arms[3:]) == [0, 0, 2, 2]
@@ -333,7 +333,7 @@ def test_every_fix_between_steps_can_be_switched(tmp_path: Path) -> None:
     """`when` promises it: none may say in a running program that it cannot be undone."""
     fixes = [fix for fix in catalogue.fixes().values() if fix.when == "between steps"]
     # What a program that trains refuses would break it: those have their own examples.
-    fixes = [fix for fix in fixes if ({}, "trains") not in fix.refusals]
+    fixes = [fix for fix in fixes if ({}, "program-trains") not in fix.refusals]
     examples = [(fix.ident, fix.example.settings) for fix in fixes if fix.example]
     ran = run(tmp_path, [arm(ident, **settings) for ident, settings in examples])
     assert ran.stopped_by == "done" and ran.said() == []
@@ -419,6 +419,6 @@ def test_an_evaluation_over_the_training_loader_comes_to_its_end(tmp_path: Path)
 def test_batches_that_the_program_changes_are_not_replayed(tmp_path: Path) -> None:
     ran = without_loader(tmp_path, in_place="x.add_(0.25)")
     fix = ran.main["fixes"][0]
-    assert (fix["state"], fix["reason"]) == ("refused", "The program changes its batches in place.")
+    assert fix["state"] == "refused" and "in place" in fix["reason"]
     seen = [int(line) for line in ran.stdout.splitlines() if line.isdigit()]
     assert seen == [4 * n % 400 for n in range(len(seen))]

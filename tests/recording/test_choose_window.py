@@ -7,7 +7,6 @@ from torchdoctor.schema import Boundary, LoaderFacts, StepStatistics
 def observed(mean_s, total=10_000, **more):
     return StepStatistics(
         boundary=more.pop("boundary", Boundary(kind="loader")),
-        how_found="",
         steps=total,
         warmup_steps=10,
         median_s=mean_s,

@@ -78,14 +78,15 @@ def test_the_gpus_that_a_program_uses_come_first_whatever_the_driver_s_order():
 
 
 def test_a_slice_of_a_gpu_is_what_torch_says_of_it():
+    name = "NVIDIA A100 MIG 1g.10gb"
     slice_of_it = UsedDevice(
-        index=0, name="NVIDIA A100 MIG 1g.10gb", uuid="cc", memory_bytes=10 << 30,
+        index=0, name=name, uuid="cc", memory_bytes=10 << 30,
         compute_capability="8.0",
     )  # fmt: skip
     found = on(slice_of_it)
     assert found.used_gpus == [
         Gpu(
-            index=0, name="NVIDIA A100 MIG 1g.10gb", memory_bytes=10 << 30,
+            index=0, name=name, memory_bytes=10 << 30,
             compute_capability="8.0", uuid="cc", in_use=True,
         )
     ]  # fmt: skip

@@ -84,8 +84,10 @@ def test_measured_links_come_before_the_data_sheet(tmp_path: Path) -> None:
     assert gain is not None
     assert gain > 1.1
     assert found.alone_s == pytest.approx(0.010 / gain)
-    links = next(line for line in scaling_lines(found) if line.startswith("links of "))
-    assert re.search(r" GB/s \(all exchanges, waits included\) to 6 GB/s \(the fastest\)", links)
+    low_bytes_per_s = found.low_bytes_per_s
+    assert low_bytes_per_s is not None and low_bytes_per_s < 6e9
+    [links] = [line for line in scaling_lines(found) if "GB/s" in line]
+    assert re.findall(r"[\d.]+ GB/s", links) == [f"{low_bytes_per_s / 1e9:.3g} GB/s", "6 GB/s"]
 
 
 @pytest.mark.parametrize(
@@ -107,8 +109,8 @@ def test_a_prediction_has_two_figures(low: float, high: float, said: str) -> Non
 @pytest.mark.parametrize(
     ("how", "missing"),
     [
-        ({"gradients": False}, "the size of the gradients"),
-        ({"ranks": 2, "other_us": 900.0}, "what the ranks exchange beside gradients (23%"),
+        ({"gradients": False}, "record_shapes=True"),
+        ({"ranks": 2, "other_us": 900.0}, "23%"),  # of the exchange is none of gradients
     ],
 )
 def test_what_is_not_known_is_named_in_place_of_a_figure(
@@ -118,29 +120,29 @@ def test_what_is_not_known_is_named_in_place_of_a_figure(
     assert found.rows == []
     assert len(found.missing) == 1
     assert missing in found.missing[0]
-    assert scaling_lines(found)[0] == f"not predicted, for want of {found.missing[0]}"
-    assert not any(re.search(r"\dx as many", line) for line in scaling_lines(found))
+    assert found.missing[0] in scaling_lines(found)[0]
+    assert not any(re.search(r"\dx\b", line) for line in scaling_lines(found))
 
 
 def test_a_gpu_without_known_links_is_not_predicted(tmp_path: Path) -> None:
     found = predicted(diagnosed(tmp_path, gpu="Odd Card"))
-    assert found.rows == []
-    assert "what links the GPUs of one machine" in found.missing[0]
+    assert (found.rows, found.links_from, len(found.missing)) == ([], None, 1)
 
 
 def test_every_format_calls_it_a_prediction_and_says_what_it_assumes(tmp_path: Path) -> None:
     report = diagnosed(tmp_path)
+    lines = scaling_lines(report.scaling)
+    assert len(lines) == len(predicted(report).rows) + 4, "what they rest on and assume"
     for shown in (
         rendered(report, "terminal"),
         rendered(report, "markdown"),
         rendered(report, "html"),
     ):
-        whole = " ".join(unescape(shown).split())
+        whole = " ".join(unescape(shown).split()).replace(" %", "%")
         assert "predicted, not measured" in whole
-        assert "2 GPUs of one machine: 1.7x to at best 1.9x as many samples as one" in whole
-        assert "never checked on a machine with that many GPUs" in whole
-        assert "assumed: an all-reduce in a ring" in whole
-        assert "40 % of the slowest link on the A100 80GB SXM's data sheet" in whole
+        assert [line for line in lines if line not in whole] == []
+    assert re.findall(r"[\d.]+x", lines[0])[:2] == ["1.7x", "1.9x"]
+    assert any("40%" in line and "A100 80GB SXM" in line for line in lines)
     assert json.loads(rendered(report, "json"))["scaling"]["rows"][0]["gpus"] == 2
 
 
@@ -181,12 +183,11 @@ def told(fix: str, data_parallel: str | None) -> str:
 )
 def test_what_a_run_offers_says_what_it_could_give(fix: str, row: str) -> None:
     said = told(fix, None if fix == "ddp" else "DistributedDataParallel")
-    assert "# predicted, not measured:\n" in said
-    assert row in said
+    assert row in said and "not measured" in said
     # The program's own parameters are known better than what its trace accumulates.
-    assert "from 50 MB of gradients a step (the program's optimizers)" in said
+    assert re.findall(r"# .*?([\d.]+ MB)", said)[:1] == ["50 MB"]
     # Without the profiler the step takes 10 ms, not 20, and backward as much less.
-    assert "a step of 10.0 ms without exchange, a backward pass of 4.00 ms in it" in said
+    assert re.findall(r"[\d.]+ ms", said) == ["10.0 ms", "4.00 ms"]
 
 
 def test_sharded_training_is_predicted_to_gain_less_where_links_are_slow() -> None:

@@ -17,7 +17,6 @@ WINDOW = Window(warmup_steps=10, measure_steps=30, max_window_s=20.0)
 def observed(mean_s: float, **more: Any) -> StepStatistics:
     known = {"boundary": Boundary(kind="loader"), "total_steps_seen": 10_000, **more}
     return StepStatistics(
-        how_found="",
         steps=100,
         warmup_steps=10,
         median_s=mean_s,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from synthetic_traces import TraceBuilder
+from told_facts import facts_of
 
 from torchdoctor.runs.traces import trace_checkup
 from torchdoctor.schema import Report
@@ -45,11 +46,11 @@ def test_batches_from_pageable_memory_are_to_be_pinned(tmp_path: Path) -> None:
 def test_results_that_are_read_back_are_waits_that_no_pinning_ends(tmp_path: Path) -> None:
     """The advice was to pin the loader's batches, which were pinned already."""
     report = copying(DEVICE_TO_HOST, 120, tmp_path)
-    found = {f.check: " ".join(x.sentence for x in f.evidence) for f in report.diagnosis.findings}
     assert report.diagnosis.bottleneck == "memcpy"
-    assert "pageable-copies" not in found
-    assert "Copies to the host" in found["memcpy-share"]
-    assert "1 copy to the host a step" in found["sync-in-step"]
+    assert not facts_of(report, "pageable-copies")
+    assert "blocked-to-host" in facts_of(report, "memcpy-share")
+    waits = facts_of(report, "sync-in-step")["waits-copies"]
+    assert (waits["copies"], waits["syncs"]) == (1.0, 0.0)
     assert "pin-memory" not in offered(report)
     assert "remove-sync" in offered(report)
 
@@ -122,8 +123,12 @@ def test_a_launch_that_loads_its_code_is_no_part_of_a_usual_step(tmp_path: Path)
     path = tmp_path / "trace.json"
     path.write_bytes(trace.text())
     report = trace_checkup([str(path)])
-    sentence = report.diagnosis.sentence
-    assert sentence.startswith("The GPU's start-up lies in the window: hipLaunchKernel holds")
-    assert "record more steps" in sentence and "The GPU computes 87% of the rest" in sentence
+    rest = report.diagnosis.verdict.rest
+    assert rest is not None and rest.why.fact == "start-up-within"
+    assert rest.why.values["call"] == "hipLaunchKernel"
+    assert rest.seconds == pytest.approx(2.4e-3)
+    assert report.diagnosis.verdict.share == pytest.approx(0.87, abs=0.005), "of the rest alone"
+    for figure in ("hipLaunchKernel", "2.40 ms", "87%"):
+        assert figure in report.diagnosis.sentence
     assert report.diagnosis.bottleneck == "none"
     assert report.trace is not None and report.trace.what_if is None

@@ -134,7 +134,7 @@ def test_one_that_never_ends_its_turn_is_late_and_the_other_was_stopped(
 
 def steps(step_s: float, **more) -> StepStatistics:
     found = StepStatistics(
-        boundary=BOUNDARY, how_found="", steps=50, warmup_steps=10, median_s=step_s,
+        boundary=BOUNDARY, steps=50, warmup_steps=10, median_s=step_s,
         mean_s=step_s, p10_s=step_s, p90_s=step_s, total_steps_seen=1000,
     )  # fmt: skip
     return replace(found, **more)

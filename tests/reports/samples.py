@@ -78,6 +78,11 @@ GPU_MACHINE = Environment(
 )
 
 
+def refused(fix: str, why: str, sentence: str) -> Trial:
+    told = Evidence(fact=why, sentence=sentence)
+    return Trial(fixes=FixSet.of(fix), verdict="refused", reason=sentence, why=[told])
+
+
 def between(estimate: float, low: float, high: float) -> Interval:
     return Interval(estimate=estimate, low=low, high=high)
 
@@ -219,13 +224,13 @@ def loader_bound() -> Report:
                 pairs=2,
                 setup_s=38.4,
             ),
-            Trial(fixes=FixSet.of("pin-memory"), verdict="refused", reason="There is no GPU"),
-            Trial(fixes=FixSet.of("tf32"), verdict="refused", reason="There is no GPU"),
-            Trial(fixes=FixSet.of("cudnn-benchmark"), verdict="refused", reason="There is no GPU"),
-            Trial(
-                fixes=FixSet.of("no-grad-evaluation"),
-                verdict="refused",
-                reason="The program never evaluated while it was watched",
+            refused("pin-memory", "no-gpu", "There is no GPU"),
+            refused("tf32", "no-gpu", "There is no GPU"),
+            refused("cudnn-benchmark", "no-gpu", "There is no GPU"),
+            refused(
+                "no-grad-evaluation",
+                "never-evaluated",
+                "The program never evaluated while it was watched",
             ),
         ],
         recommendation=Recommendation(
@@ -518,6 +523,7 @@ def nothing_found() -> Report:
                 expected=1.001,
                 upper_bound=1.004,
                 because="no finding points to it, but it may help",
+                choice=fact("may-help"),
                 verdict="same",
                 numerics="within-rounding",
                 risk=1,
@@ -530,6 +536,7 @@ def nothing_found() -> Report:
                 expected=0.82,
                 upper_bound=0.84,
                 because="treats cpu-execution, 98 % of the step",
+                choice=fact("treats-cost", check="cpu-execution", share=0.98, share_of=""),
                 verdict="slower",
                 numerics="within-rounding",
                 risk=1,
@@ -537,11 +544,13 @@ def nothing_found() -> Report:
             ),
             Trial(
                 fixes=FixSet.of("allocator"),
-                reason=NOT_WORTH_ITS_TIME,
+                reason="not worth its time",
+                why=[fact(NOT_WORTH_ITS_TIME)],
                 p_helps=0.06,
                 expected=0.99,
                 upper_bound=1.02,
-                because=NOT_WORTH_ITS_TIME,
+                because="not worth its time",
+                choice=fact(NOT_WORTH_ITS_TIME),
             ),
         ],
         ending=Ending(reason="nothing to gain", after_s=41.0, budget_s=300.0),

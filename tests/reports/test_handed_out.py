@@ -34,8 +34,11 @@ from torchdoctor.schema import (
     RejectedPatch,
     Report,
     Trial,
+    fact,
+    message,
 )
 from torchdoctor.schema.figures import counted, duration, speedup
+from torchdoctor.schema.trials import NO_TIME_LEFT
 
 WORKERS = {"loader-workers": {"num_workers": 4}}
 COMPILED = {"torch-compile": {"mode": "default"}}
@@ -52,7 +55,9 @@ SLOWER = RejectedPatch(
     pairs=3,
 )
 LACKING = RejectedPatch(
-    fixes=WORKERS | {"decoded-cache": {}}, problem="lacks-edit", detail="decoded-cache"
+    fixes=WORKERS | {"decoded-cache": {}},
+    problem="lacks-edit",
+    why=fact("no-edit-for", fixes=["decoded-cache"]),
 )
 UNTRIED = RejectedPatch(fixes=WORKERS, problem="not-tried", detail="there was no overlay")
 OPEN = OpenProof(
@@ -65,7 +70,7 @@ OPEN = OpenProof(
 LIKELY = [
     Trial(
         fixes=FixSet.of(fix),
-        because=OUT_OF_TIME,
+        choice=fact(OUT_OF_TIME),
         p_helps=0.7,
         expected=1.3,
         reason="no time",
@@ -178,7 +183,7 @@ def test_what_looks_faster_is_told_with_what_its_proof_needs() -> None:
 
 def test_what_is_likely_is_what_time_was_short_for() -> None:
     unlikely = [replace(trial, p_helps=0.1) for trial in LIKELY]
-    refused = [replace(trial, because="refused") for trial in LIKELY]
+    refused = [replace(trial, choice=fact("refused")) for trial in LIKELY]
     report = CASES["patch"]
     assert LIKELY_TO_HELP in titles(report)
     for trials in (unlikely, refused, []):
@@ -212,12 +217,12 @@ def test_an_edit_is_a_problem_where_its_patch_was_rejected() -> None:
 
 
 OLDER = [
-    (PatchTrial(reason="UnboundLocalError: model", numerics="not-comparable"), "failed"),
+    (PatchTrial(why=message("UnboundLocalError: model"), numerics="not-comparable"), "failed"),
     (PatchTrial(speedup=between(0.5, 0.4, 0.6), numerics="identical", pairs=3), "slower"),
     (PatchTrial(speedup=between(2.0, 1.8, 2.2), numerics="changed", pairs=3), "changes-training"),
     (PatchTrial(speedup=between(2.0, 1.8, 2.2), numerics="identical", pairs=3), None),
-    (PatchTrial(reason="no overlay here"), None),
-    (PatchTrial(reason="the budget left no time for more", numerics="not-comparable"), None),
+    (PatchTrial(why=message("no overlay here")), None),
+    (PatchTrial(why=fact(NO_TIME_LEFT), numerics="not-comparable"), None),
 ]
 
 

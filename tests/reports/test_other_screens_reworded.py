@@ -13,9 +13,18 @@ from compared_pairs import run_with
 from partial_recordings import recording
 from shown import terminal
 
+from torchdoctor.advice import catalogue
 from torchdoctor.compare import compare
 from torchdoctor.gate.answer import Basis, answer
-from torchdoctor.reports import compared_facts, gate_facts, remarks, verdict, watched, watched_facts
+from torchdoctor.reports import (
+    compared_facts,
+    gate_facts,
+    remarks,
+    trial_facts,
+    verdict,
+    watched,
+    watched_facts,
+)
 from torchdoctor.reports import terminal as terminal_writer
 from torchdoctor.reports.formats import rendered
 from torchdoctor.runs.report_assembly import RunResults, assemble
@@ -24,24 +33,32 @@ from torchdoctor.schema import (
     Environment,
     Evidence,
     Finding,
+    FixSet,
     Interval,
     RankTime,
+    Recommendation,
+    Refused,
+    Trial,
     WorkloadRecord,
     as_remark,
     fact,
+    within,
 )
 from torchdoctor.schema.gate import GateMetric, GateReport
+from torchdoctor.schema.trials import OUT_OF_TIME
 from torchdoctor.schema.watched import Alert, ExplainedFact, Period, WatchSummary
 from torchdoctor.steps import evidence
+from torchdoctor.trials.outcome import TrialResults
 
 PACKAGE = Path(__file__).parent.parent.parent / "torchdoctor"
 TABLES = {
     "watch": (watched_facts.SENTENCES, watched_facts.CAUSES, remarks.RUNS),
     "compare": (compared_facts.ANSWERS, compared_facts.REMARKS, compared_facts.BASES),
     "gate": (gate_facts.ANSWERS, remarks.SENTENCES),
+    "trials": (trial_facts.SENTENCES,),
 }
 # Rooms that make doubts.
-WEAKENS = ("launch", "bench", "clusters", "observe", "runs", "trials", "fixes")
+WEAKENS = ("launch", "bench", "clusters", "observe", "runs", "trials", "advice")
 NAME = re.compile(r"<[\w-]+>")
 SINCE = {"step": 100, "since_s": 1e9, "rank": None}
 GROWN = fact("phase-grown", phase="wait", before_s=0.01, after_s=0.09)
@@ -113,6 +130,40 @@ def doubted_run(doubts: Sequence[Evidence]) -> str:
     return rendered(report, "text")
 
 
+def tried_run(no_trials: Evidence | None = None) -> str:
+    """Return the details of a run with a row for each reason that a trial may have."""
+    choice = fact("treats-cost", check="data-wait", share=0.6, share_of="")
+    unclear = Trial(
+        fixes=FixSet.of("pin-memory"),
+        speedup=Interval(estimate=1.1, low=0.9, high=1.3),
+        pairs=1,
+        p_helps=0.5,
+        choice=choice,
+        why=[fact("one-pair"), fact("pair-not-counted", why=within(fact("program-failed")))],
+    )
+    untried = Trial(
+        fixes=FixSet.of("tf32"), p_helps=0.4, expected=1.1,
+        choice=fact(OUT_OF_TIME), why=[fact(OUT_OF_TIME), fact("long-first-launch", once_s=40.0)],
+    )  # fmt: skip
+    failed = Trial(
+        fixes=FixSet.of("torch-compile"), verdict="failed",
+        choice=fact("failed"), why=[fact("block-given-up")],
+    )  # fmt: skip
+    rows = [unclear, untried, failed]
+    return rendered(
+        assemble(
+            RunResults(
+                recording=recording(),
+                settings=RunSettings(),
+                trials=TrialResults(trials=rows, noise_floor=None, recommendation=Recommendation()),
+                refused=[Refused(fixes=FixSet.of("ddp"), why=fact("fewer-than-two-gpus"))],
+                no_trials=no_trials,
+            )
+        ),
+        "text",
+    )
+
+
 DOUBTS = [
     fact("nodes-measured", nodes=[{"node": "a", "pairs": 2}, {"node": "b", "pairs": 1}]),
     fact("files-changed-in-sandbox", files=4, named=["/a", "/b"], more=2, sandbox="overlay"),
@@ -135,6 +186,8 @@ SCREENS: dict[str, Callable[[], str]] = {
     "gate long steps": lambda: gated(0.99, 1.01, "not slower", LONG_STEPS),
     "gate doubted": lambda: gated(0.99, 1.01, "not slower", Basis(), DOUBTS),
     "run doubted": lambda: doubted_run(DOUBTS),
+    "run tried": tried_run,
+    "run without trials": lambda: tried_run(fact("too-few-steps")),
     "gate undecided": lambda: gated(0.9, 1.2, "inconclusive", Basis(why=fact("interrupted"))),
 }
 
@@ -164,21 +217,25 @@ def test_the_same_facts_stand_at_the_same_places_however_they_are_worded(
 def made_facts(room: str) -> Iterator[str]:
     """Yield the names of the facts and remarks that the files of a room make."""
     for path in (PACKAGE / room).rglob("*.py"):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(call, ast.Call):
-                continue
-            called = getattr(call.func, "id", getattr(call.func, "attr", ""))
-            named = [x.value for x in call.keywords if x.arg == "fact"]
-            if called in ("fact", "_remark", "changed", "grown") and call.args:
-                named.append(call.args[0])
-            if called == "changed_itself":
-                named.append(call.args[1])
-            for node in named:
-                parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
-                yield from (x.value for x in parts if isinstance(x, ast.Constant))
+        yield from facts_made_by(path)
 
 
-@pytest.mark.parametrize("room", TABLES)
+def facts_made_by(path: Path) -> Iterator[str]:
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(call, ast.Call):
+            continue
+        called = getattr(call.func, "id", getattr(call.func, "attr", ""))
+        named = [x.value for x in call.keywords if x.arg == "fact"]
+        if called in ("fact", "_remark", "changed", "grown") and call.args:
+            named.append(call.args[0])
+        if called == "changed_itself":
+            named.append(call.args[1])
+        for node in named:
+            parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
+            yield from (x.value for x in parts if isinstance(x, ast.Constant))
+
+
+@pytest.mark.parametrize("room", ["watch", "compare", "gate"])
 def test_each_fact_has_a_template(room: str) -> None:
     known = set().union(*TABLES[room])
     made = set(made_facts(room))
@@ -196,7 +253,17 @@ def test_each_doubt_has_a_template(room: str) -> None:
     assert made and all(verdict.template(None, ident) for ident in made), made
 
 
-@pytest.mark.parametrize("room", TABLES)
+@pytest.mark.parametrize("file", sorted((PACKAGE / "fixes").rglob("*.py")), ids=lambda x: x.stem)
+def test_each_reason_of_a_fix_has_a_template(file: Path) -> None:
+    """A fix has its own in its file; what several say is worded in the reports."""
+    spec = catalogue.fixes().get(file.stem.replace("_", "-"))
+    of_file = catalogue.fixes().values() if spec is None else [spec]  # a part of several
+    own = {ident for fix in of_file for ident in fix.sentences}
+    for ident in facts_made_by(file):
+        assert ident in own or verdict.template(None, ident), ident
+
+
+@pytest.mark.parametrize("room", ["watch", "compare", "gate", "bench", "advice"])
 def test_no_code_reads_a_sentence(room: str) -> None:
     """`watch` says an alert on the terminal as it is told; nothing else looks at one."""
     reads = [

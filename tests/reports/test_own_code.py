@@ -26,6 +26,7 @@ from torchdoctor.schema import (
     Report,
     Trial,
     Verdict,
+    fact,
 )
 from torchdoctor.schema.figures import percent
 
@@ -227,7 +228,7 @@ def test_the_advice_beside_a_line_is_of_its_own_finding() -> None:
 
 
 def untried(fix: str, because: str = OUT_OF_TIME, **more: Any) -> Trial:
-    return Trial(fixes=FixSet.of(fix), because=because, **more)
+    return Trial(fixes=FixSet.of(fix), choice=fact(because), **more)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from samples import compute_bound
 
-from torchdoctor.reports import unobserved
+from torchdoctor.reports import steps_found
 from torchdoctor.reports.details import details
 from torchdoctor.reports.first_screen import screen
 from torchdoctor.schema import Report, UnobservedPhase
@@ -24,13 +24,13 @@ def with_phase(steps_between: int | None) -> Report:
 
 def test_a_phase_is_told_on_the_first_screen_and_in_the_details() -> None:
     report = with_phase(None)
-    (sentence,) = unobserved.sentences(report)
+    (sentence,) = steps_found.unobserved(report)
     assert "2.00 s" in sentence and "400" in sentence
     for sections in (screen(report, "runs"), details(report)):
         assert "rollout" in str(sections)
-    assert unobserved.sentences(compute_bound()) == []
+    assert steps_found.unobserved(compute_bound()) == []
 
 
 def test_its_share_of_the_time_is_told_where_it_is_known() -> None:
-    (sentence,) = unobserved.sentences(with_phase(600))
+    (sentence,) = steps_found.unobserved(with_phase(600))
     assert "25%" in sentence and "600 steps" in sentence

@@ -9,7 +9,7 @@ from samples import between, loader_bound
 
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.summary import of_report
-from torchdoctor.schema import OUT_OF_TIME, Ending, FixSet, Recommendation, Report, Trial
+from torchdoctor.schema import OUT_OF_TIME, Ending, FixSet, Recommendation, Report, Trial, fact
 
 UNKNOWN = "whether training stays the same is not known"
 WHY = "losses were not seen: the program calls no backward() on a single number"
@@ -50,7 +50,7 @@ def test_what_was_not_measured_needs_no_such_reason() -> None:
 def test_a_search_that_tried_nothing_says_so_and_what_it_needs() -> None:
     """Its only fix was too dear for the budget, and it said that there is nothing to gain."""
     ending = Ending(reason="not tried", after_s=50.0, budget_s=60.0, needed_s=170.0)
-    untried = Trial(fixes=FixSet.of("set-to-none"), because=OUT_OF_TIME, reason=OUT_OF_TIME)
+    untried = Trial(fixes=FixSet.of("set-to-none"), choice=fact(OUT_OF_TIME))
     searched = replace(
         loader_bound(),
         trials=[untried],

@@ -15,8 +15,9 @@ from samples import (
     refused_heavy,
 )
 
-from torchdoctor.reports import own_code, terminal, wording
+from torchdoctor.reports import own_code, steps_found, terminal, wording
 from torchdoctor.reports.formats import document, rendered
+from torchdoctor.reports.verdict import with_sentences
 from torchdoctor.reports.wording import program_failed
 from torchdoctor.schema import (
     Diagnosis,
@@ -35,8 +36,10 @@ from torchdoctor.schema import (
     Trial,
     Verdict,
     WorkloadRecord,
+    fact,
     figures,
 )
+from torchdoctor.steps import evidence
 
 
 @pytest.mark.parametrize(
@@ -385,3 +388,31 @@ def test_a_line_whose_cost_a_recommended_fix_ends_has_a_cure() -> None:
     cured = replace(whole, diagnosis=told)
     assert own_code.blocks(cured) == []
     assert own_code.blocks(replace(cured, recommendation=Recommendation())) != []
+
+
+STEP = fact(
+    "optimizer-beside-loaders",
+    location=Location(file="/w/train.py", line=5),
+    name=None,
+    learned_by="batch",
+    counts={"batch": 1, "computed": 2, "optimizer": 1},
+    asked_for=None,
+    processes=2,
+)
+
+
+def test_how_steps_were_found_is_made_of_data() -> None:
+    report = diagnosed_only()
+    assert report.steps is not None
+    workload = replace(report.workload, cwd="/w")
+    report = replace(report, steps=replace(report.steps, evidence=STEP), workload=workload)
+    assert wording.how_steps_were_found(with_sentences(report)) == (
+        "No DataLoader feeds each step, so one iteration is one step of the optimizer at "
+        "train.py:5, though no backward pass and no optimizer step was seen (1 batch fetched, "
+        "2 batches, 1 optimizer step seen), in each of 2 training processes."
+    )
+
+
+@pytest.mark.parametrize("kind", evidence.KINDS)
+def test_each_kind_of_step_is_told(kind: str) -> None:
+    assert kind in steps_found.SENTENCES

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from light_torch import LIGHT
+
 from simulated_gpu import devices
 
 _BRANCHES = {
@@ -30,7 +32,7 @@ LOOP = """
 import simulated_gpu.attach
 import time
 import torch
-from torch import nn
+{light}from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 torch.manual_seed(0)
@@ -111,7 +113,7 @@ class Planted:
                 *("copy", "step", "after", "epoch_end"),
             )
         }
-        return LOOP.format(**parts)
+        return LOOP.format(light=LIGHT, **parts)
 
     def truth(self, folder: Path, fixed_by: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return what the program spends without torchdoctor, as simulated_gpu.truth says it.

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from light_torch import LIGHT
 from synthetic_traces import every_branch
 
 from simulated_gpu import devices
@@ -15,9 +16,9 @@ from torchdoctor.probe.accelerator import Accelerator
 
 pytestmark = pytest.mark.slow
 ATTACHED = "import simulated_gpu.attach\n"
-ON_THE_CPU = """
+ON_THE_CPU = f"""
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+{LIGHT}from torch.utils.data import DataLoader, TensorDataset
 
 model = torch.nn.Linear(16, 1).to("cuda" if torch.cuda.is_available() else "cpu")
 for epoch in range(20):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from light_torch import LIGHT
 
 from simulated_gpu import devices
 
@@ -18,7 +19,7 @@ PROGRAM = """
 import simulated_gpu.attach
 import time
 import torch
-
+{light}
 torch.manual_seed(0)
 model = torch.nn.Linear(64, 64, bias=False).to("cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
@@ -49,7 +50,7 @@ def tried(folder: Path, program: str, fix: str) -> dict[str, Any]:
 
 
 def test_a_fix_of_the_host_alone_gains_nothing_where_the_gpu_is_busy(tmp_path: Path) -> None:
-    program = PROGRAM.format(slower="model.weight.grad is not None")
+    program = PROGRAM.format(light=LIGHT, slower="model.weight.grad is not None")
     trial = tried(tmp_path, program, "set-to-none")
     assert trial["speedup"]["estimate"] == pytest.approx(1.0, abs=0.02)
     assert trial["median_speedup"] is None, "the host's own median step is twice as fast"
@@ -57,5 +58,5 @@ def test_a_fix_of_the_host_alone_gains_nothing_where_the_gpu_is_busy(tmp_path: P
 
 
 def test_a_fix_of_kernels_gains_what_the_gpu_gains(tmp_path: Path) -> None:
-    speedup = tried(tmp_path, PROGRAM.format(slower="False"), "tf32")["speedup"]
+    speedup = tried(tmp_path, PROGRAM.format(light=LIGHT, slower="False"), "tf32")["speedup"]
     assert speedup["estimate"] == pytest.approx(60 / 40, abs=0.05)

@@ -328,7 +328,7 @@ def observed(**fields: Any) -> StepStatistics:
     """Statistics of the observed launch; even steps."""
     known: dict[str, Any] = {"steps": 20, "warmup_steps": 20, "median_s": 0.1, "mean_s": 0.1}
     known |= {"p10_s": 0.1, "p90_s": 0.1}
-    return StepStatistics(boundary=Boundary(kind="loader"), how_found="", **{**known, **fields})
+    return StepStatistics(boundary=Boundary(kind="loader"), **{**known, **fields})
 
 
 def _no_patch(fixes: FixSet) -> str | None:

@@ -33,7 +33,6 @@ def test_two_kinds_of_steps_are_judged_by_the_mean():
     assert compare.decided_by([uneven, uneven], None) == "mean"
     steps = StepStatistics(
         boundary=Boundary(kind="loader"),
-        how_found="",
         steps=9,
         warmup_steps=0,
         median_s=1,

@@ -63,7 +63,8 @@ def test_a_patch_that_fails_is_no_patch_to_apply() -> None:
     """The demo's patch died of UnboundLocalError, and the screen said: apply it."""
     results = search(Simulated(gains={"a": 3.0}, ends={"patch": "failed"}), "a")
     assert problems(results) == {"a": "failed"} and results.source_patch is None
-    assert results.recommendation.rejected_patches[0].detail
+    [rejected] = results.recommendation.rejected_patches
+    assert rejected.why is not None and rejected.why.fact == "launch-ended"
     assert results.recommendation.handed_out == "by-hand", "at run time it was proven"
     assert results.recommendation.pairs >= 2 and results.recommendation.patch_trial is None
 

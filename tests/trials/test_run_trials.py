@@ -1,11 +1,13 @@
 import dataclasses
+import json
 import math
 
 import msgspec
 import pytest
 from simulated_program import TYPICAL, Simulated, observed, seeds, try_all
+from told_facts import quoted, why
 
-from torchdoctor.schema import Candidate, FixSet
+from torchdoctor.schema import Candidate, FixSet, fact
 from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.schema.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 from torchdoctor.trials.arms import FixFacts, Ladder
@@ -39,7 +41,7 @@ def check(results):
             assert one.speedup.low <= one.speedup.estimate <= one.speedup.high
             assert all(map(math.isfinite, dataclasses.astuple(one.speedup)))
         if one.verdict in ("failed", "refused") or one.pairs == 0:
-            assert one.reason
+            assert why(one)
     if results.recommendation.fixes:
         assert results.recommendation.speedup.low > 1.0
         strong = results.recommendation.speedup.low >= 1.5
@@ -59,7 +61,7 @@ def test_the_best_are_confirmed_and_measured_together():
     assert [t.fixes.only for t in results.trials[: len(NAMES)]] == [
         name.split()[0] for name in NAMES
     ]
-    assert row(results, "workers", n=2).because in (NOT_WORTH_ITS_TIME, OUT_OF_TIME)
+    assert row(results, "workers", n=2).choice.fact in (NOT_WORTH_ITS_TIME, OUT_OF_TIME)
 
 
 def test_a_larger_batch_is_judged_per_sample_or_not_at_all():
@@ -77,7 +79,7 @@ def test_a_larger_batch_is_judged_per_sample_or_not_at_all():
         found = row(results, "bigger")
         assert found.verdict == expected
         assert recommended(results) == ([("bigger", {})] if samples else [])
-    assert found.reason, "it says why"
+        assert ("batch-size-unknown" in why(found)) is (samples is None)
 
 
 def test_nothing_to_gain_recommends_nothing():
@@ -130,14 +132,14 @@ def test_a_start_that_is_dear_against_the_budget_leaves_nothing_tried(gain):
     """It was "nothing to gain" of the only fix, of which nothing was known."""
     launch_s = Simulated().launch_s
     results = try_all(Simulated(gains={"a": gain}), ["a"], 1.5 * launch_s, could_gain={"a": 1.005})
-    assert (results.stopped, row(results, "a").because) == ("not tried", OUT_OF_TIME)
+    assert (results.stopped, row(results, "a").choice.fact) == ("not tried", OUT_OF_TIME)
     enough = try_all(
         Simulated(gains={"a": gain}),
         ["a"],
         1.5 * launch_s + results.lacked_s,
         could_gain={"a": 1.005},
     )
-    assert row(enough, "a").because != OUT_OF_TIME and enough.lacked_s is None
+    assert not row(enough, "a").lacked_time and enough.lacked_s is None
 
 
 def test_more_budget_finds_more():
@@ -164,8 +166,9 @@ def test_a_cost_that_is_announced_is_planned_for():
     program = Simulated(setup_s={"compile": 40.0}, gains={"compile": 1.5})
     results = try_all(program, ["b", "compile"], 30.0, setup_s=program.setup_s)
     assert all(name != "compile" for name, _ in program.launched)
-    assert row(results, "compile").because == OUT_OF_TIME
-    assert "40" in row(results, "compile").reason, "what it would have taken"
+    assert row(results, "compile").lacked_time
+    taken = fact("long-first-launch", once_s=40.0)
+    assert row(results, "compile").why[1:] == [taken], "what it would have taken"
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 12])
@@ -175,8 +178,8 @@ def test_ctrl_c_at_any_launch_keeps_what_was_measured(at):
     check(results)
     assert results.interrupted == (len(program.launched) == at)
     if at == 3:
-        reasons = [t.reason for t in results.trials]
-        assert reasons.count("interrupted") == len(NAMES) - 1
+        reasons = [why(trial) for trial in results.trials]
+        assert reasons.count(["interrupted"]) == len(NAMES) - 1
 
 
 def test_ctrl_c_between_launches():
@@ -199,7 +202,7 @@ def test_out_of_memory_fails_one_and_the_rest_go_on():
     results = try_all(program, NAMES)
     check(results)
     assert row(results, "workers", n=4).verdict == "failed"
-    assert row(results, "workers", n=4).reason == "workers n=4: out-of-memory."
+    assert quoted(row(results, "workers", n=4)) == ["workers n=4: out-of-memory."]
     assert row(results, "workers", n=4).speedup is None
     assert [name for name, _ in program.launched].count("workers n=4") == 1
     assert [name for name, _ in program.launched].count("tf32") <= 1
@@ -215,8 +218,8 @@ def test_any_other_expected_error_ends_the_trials_with_a_doubt():
 
     results = try_all(DiskFull(gains=GAINS), NAMES)
     check(results)
-    assert [doubt.fact for doubt in results.doubts] == ["search-failed"]
-    assert "disk is full" in results.doubts[0].values["reason"] and not results.interrupted
+    assert [doubt.fact for doubt in results.doubts] == ["trials-stopped"]
+    assert "disk is full" in results.doubts[0].values["message"] and not results.interrupted
 
 
 def test_a_baseline_that_fails_twice_ends_the_trials_with_a_doubt():
@@ -229,22 +232,23 @@ def test_a_baseline_that_fails_twice_ends_the_trials_with_a_doubt():
 
     results = try_all(Breaks(gains=GAINS), NAMES)
     check(results)
-    failed = [x.values["reason"] for x in results.doubts if x.fact == "search-failed"]
-    assert any("Port in use" in reason for reason in failed)
+    [doubt] = [x for x in results.doubts if x.fact == "untouched-unmeasured-twice"]
+    assert "Port in use" in json.dumps(doubt.values)
 
 
 @pytest.mark.parametrize(
-    ("state", "verdict", "reason"),
+    ("state", "verdict", "told"),
     [
-        ("refused", "refused", "fused says why"),
-        ("pending", "refused", "fused says why"),
-        ("failed", "failed", "fused could not be applied: fused says why"),
+        ("refused", "refused", "refused-in-program"),
+        ("pending", "refused", "still-pending"),
+        ("failed", "failed", "could-not-apply"),
     ],
 )
-def test_a_fix_that_did_not_take_effect_has_no_speed_up(state, verdict, reason):
+def test_a_fix_that_did_not_take_effect_has_no_speed_up(state, verdict, told):
     results = try_all(Simulated(gains=GAINS, states={"fused": state}), NAMES)
     found = row(results, "fused")
-    assert (found.verdict, found.reason, found.speedup) == (verdict, reason, None)
+    assert (found.verdict, why(found), found.speedup) == (verdict, [told], None)
+    assert quoted(found) == ["fused says why"]
     assert recommended(results) == [("workers", {"n": 4})]
 
 
@@ -256,7 +260,7 @@ def test_a_fix_of_which_nothing_was_heard_is_refused():
     results = try_all(Silent(gains=GAINS), ["fused", "tf32"])
     found = row(results, "fused")
     assert (found.verdict, found.speedup) == ("refused", None)
-    assert "fused" in found.reason
+    assert found.why == [fact("found-nothing", fix="fused")]
 
 
 def same(fixes, seed):
@@ -271,7 +275,7 @@ def test_a_faster_fix_that_changes_training_is_never_recommended():
     results = try_all(Simulated(gains=GAINS, losses=losses), NAMES)
     assert recommended(results) == [("fused", {})]
     assert row(results, "workers", n=4).numerics == "changed"
-    assert row(results, "workers", n=4).reason, "it says why"
+    assert "results-changed" in why(row(results, "workers", n=4))
 
 
 def test_a_fix_that_repeats_data_is_never_recommended_not_even_with_permission():
@@ -317,7 +321,7 @@ def test_a_doubted_fix_is_recommended_only_where_training_was_seen_the_same():
         results = try_all(program, ["a"], facts={"a": FixFacts(doubted=True)})
         assert bool(recommended(results)) == expected
         if not expected:
-            assert row(results, "a").reason, "it says why"
+            assert "results-unknown" in why(row(results, "a"))
 
 
 def test_losses_that_cannot_be_compared_are_a_doubt_and_bar_lower_precision():
@@ -486,7 +490,8 @@ def test_a_gain_beyond_what_the_fixes_work_on_is_said(
     results = try_all(program, [], tried=candidates, facts=LIKELY)
     assert {fix for fix, _ in recommended(results)} == {"a", "b"}
     assert results.recommendation.at_most == (explained and pytest.approx(explained))
-    told = [trial for trial in results.trials if "explains (1.67x)" in (trial.reason or "")]
+    beyond = fact("beyond-its-part", bound=pytest.approx(1 / 0.6))
+    told = [trial for trial in results.trials if beyond in trial.why]
     assert bool(told) is (explained is not None)
     for trial in results.trials:
         assert trial.at_most is None or trial.speedup is None or trial.speedup.low > trial.at_most

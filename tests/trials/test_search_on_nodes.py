@@ -12,7 +12,7 @@ from simulated_program import Simulated, SimulatedPairs, SimulatedStarts, seeds,
 from torchdoctor.bench.engine import PairTask, PairTimings, measure
 from torchdoctor.bench.failures import Lost
 from torchdoctor.clusters.search import expecting
-from torchdoctor.schema import Evidence
+from torchdoctor.schema import Evidence, message
 from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.trials.beliefs import Arm, Beliefs, Results, Step
 from torchdoctor.trials.prices import Prices
@@ -61,7 +61,7 @@ class SimulatedNodes:
         began_s, self.begun = self.program.now, self.begun + 1
         timings = measure(self.starts, task, random.Random(self.begun), self.program.clock)
         ends_s, self.program.now = self.program.now, began_s
-        lost = Lost(reason="the node went away")
+        lost = Lost(why=message("the node went away"))
         self.waiting.append((ends_s, task, lost if self.begun in self.loses else timings))
         self.most = max(self.most, len(self.waiting))
 
@@ -138,7 +138,7 @@ def test_pairs_that_do_not_end_within_the_budget_are_not_waited_for() -> None:
 def test_where_no_node_is_left_the_search_stops_with_its_reason() -> None:
     results, _, _ = searched(1, gone=True)
     assert results.stopped == "failed"
-    assert "search-failed" in [doubt.fact for doubt in results.doubts]
+    assert "trials-stopped" in [doubt.fact for doubt in results.doubts]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 from light_torch import LIGHT
 from partial_recordings import recording
 from simulated_program import Simulated, try_all
+from told_facts import quoted, why
 
 from torchdoctor.advice import catalogue
 from torchdoctor.bench.measurement import Pace, ProgramLaunches
@@ -82,11 +83,11 @@ def test_it_doubles_to_the_memorys_end_and_goes_on_below() -> None:
     assert all(size % 8 == 0 for size in sizes_of(program))
     rows = {one.fixes["larger-batch"]["batch_size"]: one for one in results.trials}
     assert {size for size, one in rows.items() if one.verdict == "failed"} == {640, 768, 1024}
-    assert rows[768].reason == "No room."
+    assert quoted(rows[768]) == ["No room."]
     assert [one.settings for one in results.recommendation.fixes] == [{"batch_size": 576}]
     # Per sample: 2.7 ms at 32, 0.339 ms at 576.
     assert results.recommendation.speedup.estimate == pytest.approx(2.7 / 0.3389, rel=0.02)
-    assert rows[64].pairs == 1 and "one pair" in rows[64].reason
+    assert rows[64].pairs == 1 and "one-pair" in why(rows[64])
 
 
 def test_a_size_that_fails_of_something_else_ends_the_search() -> None:

@@ -16,8 +16,9 @@ from simulated_program import (
     seeds,
     try_all,
 )
+from told_facts import quoted, why
 
-from torchdoctor.schema import FixSet, TriedCeiling
+from torchdoctor.schema import FixSet, TriedCeiling, fact
 from torchdoctor.trials.arms import FixFacts, Ladder
 from torchdoctor.trials.ceilings import CeilingTrial
 
@@ -104,7 +105,7 @@ def test_who_was_screened_in_blocks_only_says_so() -> None:
     slower = row(results, "tf32")
     assert slower.verdict == "slower" and slower.pairs >= 3
     assert slower.speedup.estimate == pytest.approx(0.9, rel=0.03)
-    assert slower.reason.startswith(f"measured in one launch only ({slower.pairs} pairs of blocks)")
+    assert slower.why[0] == fact("blocks-only", pairs=slower.pairs)
     assert slower.numerics == "not-comparable" and slower.peak_memory_bytes is None
     assert slower.cost_s > 0
 
@@ -140,10 +141,8 @@ def test_arms_measured_before_a_failure_count() -> None:
 def test_what_the_program_refuses_is_refused() -> None:
     program = Simulated(gains=GAINS, states={"tf32": "refused"})
     results, _ = search(program)
-    assert (row(results, "tf32").verdict, row(results, "tf32").reason) == (
-        "refused",
-        "tf32 says why",
-    )
+    refused = row(results, "tf32")
+    assert (refused.verdict, quoted(refused)) == ("refused", ["tf32 says why"])
     assert all(name != "tf32" for name, _ in program.launched)
 
 
@@ -249,7 +248,7 @@ def test_a_ceiling_is_measured_beside_the_fixes_and_never_recommended() -> None:
     results = with_ceilings(program, NAMES)
     (one,) = results.ceilings
     assert one.speedup.low < 3.0 < one.speedup.high and one.speedup.low > 2.8
-    assert (one.verdict, one.reason) == ("gain", None) and one.pairs >= 3
+    assert (one.verdict, one.why) == ("gain", None) and one.pairs >= 3
     assert sum("no-loader" in name for name, _ in program.launched) == 1
     assert dict(recommended(results)) == WINNERS
     assert all("no-loader" not in one.fixes for one in results.trials)
@@ -270,7 +269,7 @@ def test_a_ceiling_alone_gets_a_launch_only_where_the_budget_is_large() -> None:
         assert len(switching_launches(program)) == launched
         assert (results.ceilings[0].speedup is not None) == bool(launched)
         if not launched:
-            assert results.ceilings[0].reason == "The budget left no time for it."
+            assert why(results.ceilings[0]) == ["no-time-for-ceiling"]
         assert recommended(results) == [("workers", {"n": 2})]
 
 
@@ -282,20 +281,20 @@ def test_ceilings_cost_a_tenth_of_the_budget_the_most_telling_first() -> None:
     first, second = few.ceilings
     assert first.speedup is not None and second.speedup is None
     assert second.verdict == "not-tried"
-    assert second.reason == "The budget left no time for it."
+    assert why(second) == ["no-time-for-ceiling"]
 
 
 def test_a_ceiling_that_the_program_refuses_has_no_figure() -> None:
     program = Simulated(gains=GAINS, states={"no-loader": "refused"})
     (one,) = with_ceilings(program, NAMES).ceilings
-    assert (one.speedup, one.verdict, one.reason) == (None, "abandoned", "no-loader says why")
+    assert (one.speedup, one.verdict, quoted(one)) == (None, "abandoned", ["no-loader says why"])
 
 
 def test_a_ceiling_that_ends_the_program_is_given_up_and_the_launch_repeated() -> None:
     program = Simulated(gains={**GAINS, "no-waits": 1.0})
     results = with_ceilings(program, NAMES, ceilings=(NO_LOADER, NO_WAITS), fatal="no-loader")
     broken, fine = results.ceilings
-    assert broken.verdict == "abandoned" and "did not go on with it" in broken.reason
+    assert broken.verdict == "abandoned" and why(broken) == ["did-not-go-on"]
     assert fine.speedup is not None
     launches = switching_launches(program)
     assert len(launches) == 2
@@ -307,7 +306,7 @@ def test_a_program_that_fails_after_ceilings_were_on_is_tried_without_them() -> 
     """Nobody can tell which of them left something behind."""
     program = Simulated(gains=GAINS)
     results = with_ceilings(program, NAMES, ceilings=(NO_LOADER, NO_WAITS), fatal="after")
-    assert all("failed after it" in one.reason for one in results.ceilings)
+    assert all(why(one) == ["failed-after-it"] for one in results.ceilings)
     launches = switching_launches(program)
     assert len(launches) == 2 and "no-" not in launches[1]
 
@@ -316,7 +315,8 @@ def test_a_program_without_comparable_blocks_says_so() -> None:
     program = Simulated(gains=GAINS)
     results = try_all(program, NAMES, facts=FACTS, switched=SWITCHED, ceilings=[NO_LOADER])
     (one,) = results.ceilings
-    assert (one.verdict, one.speedup) == ("not-tried", None) and "several processes" in one.reason
+    assert (one.verdict, one.speedup) == ("not-tried", None)
+    assert why(one) == ["blocks-not-comparable"]
 
 
 def test_batches_that_arrive_in_bursts_are_judged_by_the_mean_of_their_blocks() -> None:

@@ -11,9 +11,10 @@ import pytest
 from made_specs import made_fix
 from partial_recordings import recording
 from simulated_program import SimulatedSpecs, engine_of
+from told_facts import quoted, why
 
 from torchdoctor.advice import catalogue
-from torchdoctor.schema import AppliedFix, LaunchTiming, TrainingTrial
+from torchdoctor.schema import AppliedFix, LaunchTiming, TrainingTrial, fact
 from torchdoctor.schema.specs import TrainingAdvice
 from torchdoctor.trials.log import NO_TIME, Budget, Log
 from torchdoctor.trials.training_trials import (
@@ -25,10 +26,10 @@ from torchdoctor.trials.training_trials import (
 )
 
 STEPS = 200
-NOT_YET = TrainingTrial(fix="", verdict="not-tried", sentence="")
+NOT_YET = TrainingTrial(fix="", verdict="not-tried")
 CLIP = replace(NOT_YET, fix="gradient-clipping", settings={"max_norm": 1.0})
 ADAMW = replace(NOT_YET, fix="adamw")
-LATER = replace(NOT_YET, fix="ema-foreach", sentence="It cannot be.")
+LATER = replace(NOT_YET, fix="ema-foreach", why=[fact("impossible")])
 
 
 @dataclass
@@ -93,7 +94,7 @@ def tried(
 ) -> TrainingResults:
     found = trials(program, advice, seconds).results()
     assert [one.fix for one in found.trials] == [one.fix for one in advice]
-    assert all(one.sentence.endswith(".") for one in found.trials)
+    assert all(one.why or one.sentence.endswith(".") for one in found.trials)
     return found
 
 
@@ -108,7 +109,7 @@ def test_launches_are_interleaved_by_seed_and_no_more_than_said() -> None:
     assert (clip.verdict, clip.launches, clip.cost_s) == ("better", 3, 15.0)
     assert clip.details == {"clipped_steps": 3}, "what JSON cannot hold stays out"
     assert adamw.verdict == "no-difference"
-    assert (later.verdict, later.sentence, later.launches) == ("not-tried", "It cannot be.", 0)
+    assert (later.verdict, why(later), later.launches) == ("not-tried", ["impossible"], 0)
 
 
 def test_what_does_not_fit_into_the_time_is_not_begun() -> None:
@@ -117,7 +118,7 @@ def test_what_does_not_fit_into_the_time_is_not_begun() -> None:
     assert program.now <= 35.0
     assert clip.comparison is not None and clip.comparison.pairs == 3
     assert adamw.verdict == "not-tried"
-    assert NO_TIME.capitalize() in adamw.sentence and "--fixes adamw" in adamw.sentence
+    assert adamw.why == [NO_TIME, fact("whole-budget", fix="adamw")]
     nothing = Program()
     assert {one.verdict for one in tried(nothing, [ADAMW, CLIP], 3.0).trials} == {"not-tried"}
     assert nothing.launched == []
@@ -126,12 +127,12 @@ def test_what_does_not_fit_into_the_time_is_not_begun() -> None:
 def test_a_fix_that_fails_or_is_refused_is_said_to_and_ends_there() -> None:
     program = Program(ends={"gradient-clipping": "failed"}, states={"adamw": "refused"})
     clip, adamw = tried(program, [CLIP, ADAMW]).trials
-    assert (clip.verdict, clip.sentence) == ("failed", "It ended with exit code 1.")
-    assert (adamw.verdict, adamw.sentence) == ("not-tried", "It refused.")
+    assert (clip.verdict, quoted(clip)) == ("failed", ["It ended with exit code 1."])
+    assert (adamw.verdict, quoted(adamw)) == ("not-tried", ["It refused."])
     assert [name for name, _ in program.launched].count("gradient-clipping") == 1
     broken = tried(Program(states={"adamw": "failed"}), [ADAMW]).trials[0]
     assert broken.verdict == "failed"
-    assert "It failed" in broken.sentence
+    assert why(broken) == ["could-not-apply"]
 
 
 def test_a_launch_that_the_budget_stopped_is_no_failure_of_the_fix() -> None:
@@ -139,10 +140,10 @@ def test_a_launch_that_the_budget_stopped_is_no_failure_of_the_fix() -> None:
     program = Program(stopped=("adamw", 2))
     (adamw,) = tried(program, [ADAMW], 40.0).trials
     assert adamw.verdict == "not-decided"
-    assert adamw.sentence == "The budget ended during launch 2 with it."
+    assert adamw.why == [fact("budget-ended-during", launch=2)]
     hung = tried(Program(stopped=("adamw", 2)), [ADAMW], 900.0).trials[0]
     assert hung.verdict == "failed", "it hangs by itself"
-    assert hung.sentence.endswith(", after 1 launch without a failure.")
+    assert why(hung) == ["failed-after-launches"] and hung.why[0].values["launches"] == 1
 
 
 @pytest.mark.parametrize("ends", ["failed", "timed-out"])
@@ -150,7 +151,7 @@ def test_an_untouched_program_that_fails_is_not_launched_for_ever(ends: str) -> 
     program = Program(ends={"untouched": ends})
     found = tried(program, [CLIP]).trials[0]
     assert found.verdict == "not-tried"
-    assert "The untouched program could not be measured" in found.sentence
+    assert why(found) == ["untouched-unmeasured"]
     assert len(program.launched) <= 2
 
 
@@ -173,15 +174,15 @@ def test_only_advice_that_the_program_calls_for_and_a_run_can_apply_is_tried() -
     assert [piece.fix for piece in advice] == ["adamw"], "clipping is advice as code"
     scaled = {**process, "flags": {"grad_scaler": True}}
     for piece in advised(recording({"processes": [scaled]}), fixes):
-        assert "GradScaler" in piece.sentence
+        assert why(piece) == ["loss-scaled"]
 
 
 def test_advice_that_no_run_can_show_says_why() -> None:
-    training = TrainingAdvice(costs="weeks.", untriable=lambda recording: "It takes weeks.")
+    training = TrainingAdvice(costs="weeks.", untriable=lambda recording: fact("takes-weeks"))
     (found,) = advised(recording({}), {"patience": made_fix("patience", training=training)})
-    assert found.sentence == "It takes weeks."
+    assert why(found) == ["takes-weeks"]
     (trial,) = tried(Program(), [found]).trials
-    assert (trial.verdict, trial.sentence) == ("not-tried", "It takes weeks.")
+    assert (trial.verdict, why(trial)) == ("not-tried", ["takes-weeks"])
 
 
 def test_a_launch_is_as_long_as_time_and_data_allow() -> None:

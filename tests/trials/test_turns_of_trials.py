@@ -20,6 +20,7 @@ from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import Window, choose_window
 from torchdoctor.schema import (
     Environment,
+    Evidence,
     FixSet,
     LaunchTiming,
     LoaderFacts,
@@ -62,7 +63,7 @@ def test_steps_of_any_length_take_turns_for_about_the_price_of_two_launches(
     step_s: float, budget_s: float, start_s: float
 ) -> None:
     turns, two_launches_s = chosen(step_s, budget_s, start_s)
-    assert not isinstance(turns, str) and turns.blocks >= 4
+    assert not isinstance(turns, Evidence) and turns.blocks >= 4
     assert turns.pair_s <= 2.5 * two_launches_s
 
 
@@ -73,7 +74,7 @@ def test_blocks_hold_whole_epochs_for_workers_that_each_of_them_starts_anew() ->
     assert turns.in_epochs.block_steps == 60 and turns.in_epochs.blocks >= 2
     # A forked launch starts in half a second, which made whole epochs seem too dear: in turns then.
     forked, _ = chosen(0.038, start_s=0.5, cycle_steps=60)
-    assert not isinstance(forked, str) and forked.block_steps < 20
+    assert not isinstance(forked, Evidence) and forked.block_steps < 20
     uneven, _ = chosen(0.05, cycle_steps=60, two_modes=True)
     assert uneven.block_steps == 60
     accumulating, _ = chosen(0.05, cycle_steps=4)
@@ -81,12 +82,16 @@ def test_blocks_hold_whole_epochs_for_workers_that_each_of_them_starts_anew() ->
 
 
 def test_launches_follow_each_other_where_both_at_once_would_do_harm_or_mislead() -> None:
-    assert isinstance(chosen(0.05, mode="none")[0], str)  # both would write to the user's files
-    assert isinstance(chosen(0.05, cold=True)[0], str)  # one would warm the files of the other
-    assert isinstance(chosen(0.05, memory=10**15)[0], str)
-    assert isinstance(chosen(0.05, trainers=2)[0], str)
-    assert isinstance(chosen(0.05, 300.0, cycle_steps=160)[0], str)  # of a window, but of no block
-    assert isinstance(chosen(0.05, total_steps_seen=25, program_ended=True)[0], str)
+    assert isinstance(
+        chosen(0.05, mode="none")[0], Evidence
+    )  # both would write to the user's files
+    assert isinstance(chosen(0.05, cold=True)[0], Evidence)  # one would warm the files of the other
+    assert isinstance(chosen(0.05, memory=10**15)[0], Evidence)
+    assert isinstance(chosen(0.05, trainers=2)[0], Evidence)
+    assert isinstance(
+        chosen(0.05, 300.0, cycle_steps=160)[0], Evidence
+    )  # of a window, but of no block
+    assert isinstance(chosen(0.05, total_steps_seen=25, program_ended=True)[0], Evidence)
 
 
 def launched(
@@ -281,15 +286,17 @@ def test_launches_follow_each_other_on_a_gpu_that_takes_one_process(
 
     monkeypatch.setattr(block_plan.nvml, "session", lambda: contextlib.nullcontext(Driver()))
     why, _ = chosen(0.1, processes=on_a_gpu(1 << 20, 1 << 34), gpu_uuids={"aa"})
-    assert isinstance(why, str) and "EXCLUSIVE_PROCESS" in why
+    assert why == fact("gpu-takes-one-process")
     assert asked == [{"aa"}]
 
 
 def test_launches_share_a_gpu_that_has_room_for_both_beside_others() -> None:
     """Also where no driver tells anything: torch does, of a slice (MIG) or of another maker's."""
     gib = 1 << 30
-    assert not isinstance(chosen(0.1, processes=on_a_gpu(20 * gib, 59 * gib))[0], str)
-    assert isinstance(chosen(0.1, processes=on_a_gpu(40 * gib, 39 * gib))[0], str)
-    assert isinstance(chosen(0.1, processes=on_a_gpu(20 * gib, 4 * gib))[0], str)  # others have it
-    assert isinstance(chosen(0.1, processes=on_a_gpu(40 * gib, None))[0], str)
-    assert not isinstance(chosen(0.1, processes=on_a_gpu(40 * gib, None, None))[0], str)
+    assert not isinstance(chosen(0.1, processes=on_a_gpu(20 * gib, 59 * gib))[0], Evidence)
+    assert isinstance(chosen(0.1, processes=on_a_gpu(40 * gib, 39 * gib))[0], Evidence)
+    assert isinstance(
+        chosen(0.1, processes=on_a_gpu(20 * gib, 4 * gib))[0], Evidence
+    )  # others have it
+    assert isinstance(chosen(0.1, processes=on_a_gpu(40 * gib, None))[0], Evidence)
+    assert not isinstance(chosen(0.1, processes=on_a_gpu(40 * gib, None, None))[0], Evidence)

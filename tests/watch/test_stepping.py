@@ -171,6 +171,29 @@ def test_slow_steps_are_shown_before_it_is_decided_what_they_are(program: Progra
     assert program.found == [("backward", None), ("optimizer", 0)]
 
 
+def test_many_events_a_second_hide_no_step(program: Program) -> None:
+    """Of 20,000 events at most some are kept until it is decided: the time went on with them."""
+    for _ in range(20):
+        for _ in range(6_000):
+            program.does(step_log.FORWARD_BEGIN, EVAL, ms=0.1)
+            program.does(step_log.FORWARD_END, ms=0.1)
+        program.backward()
+    program.log.work()
+    assert program.found == [("backward", None)]
+
+
+def test_a_known_step_is_another_one_where_a_call_never_ended(program: Program) -> None:
+    """As it was left by an exception that the program caught: it goes on within a forward."""
+    program.train(60, loader=None)
+    program.does(step_log.FORWARD_BEGIN, GRAD)
+    program.train(60, loader=None)
+    program.log.work()
+    steps = program.steps()
+    assert steps.phases_s[50, layout.FORWARD] == pytest.approx(0.001)
+    inside = steps.phases_s[70:110, layout.FORWARD] + steps.phases_s[70:110, layout.BACKWARD]
+    assert inside == pytest.approx(steps.total_s[70:110])
+
+
 def test_what_the_user_names_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     program = Program(monkeypatch, "backward")
     program.train(30)
@@ -372,6 +395,8 @@ def test_steps_share_a_row_while_the_disk_takes_none(program: Program) -> None:
     program.train(30)
     found = program.steps()
     assert found.steps.sum() == found.step[-1] == 39 + 30 + 100 + 30 + 30
+    assert program.log.totals[0] == 39 + 30 + 30 + 30, "and not those without hooks"
+    assert sum(program.log.totals[1]) == pytest.approx(129 * 0.008, rel=0.02)
     (shared,) = np.flatnonzero(found.steps > 1)
     # Steps with hooks are among them: no block without, and none to compare.
     assert not found.plain[shared] and not found.has(layout.PROBE_OFF).any()

@@ -17,6 +17,7 @@ from torchdoctor.schema import (
     Candidate,
     CheckSpec,
     Diagnosis,
+    Evidence,
     Finding,
     FixSet,
     FixSpec,
@@ -24,6 +25,7 @@ from torchdoctor.schema import (
     Refused,
     Settings,
     Touches,
+    fact,
 )
 
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
@@ -78,7 +80,7 @@ class _Prospect:
 
     tier: _Tier
     share: float | None
-    reason: str
+    choice: Evidence
     named: str = ""  # `Candidate.named`
 
 
@@ -98,11 +100,11 @@ def candidates(
     refused: list[Refused] = []
     for ident in wanted:
         fix = catalogue[ident]
-        reason = "left out by --skip" if ident in skip else fix.refusal(recording)
-        if reason is None and not allow_training_changes:
-            reason = _needs_permission(fix, recording)
-        if reason is not None:
-            refused.append(Refused(fixes=FixSet.of(ident), reason=reason))
+        why = fact("skipped") if ident in skip else fix.refusal(recording)
+        if why is None and not allow_training_changes:
+            why = _needs_permission(fix, recording)
+        if why is not None:
+            refused.append(Refused(fixes=FixSet.of(ident), why=why))
             continue
 
         touched = fix.touches(recording)
@@ -116,16 +118,16 @@ def candidates(
         waits_for_call = offered_as_code or (fix.needs_finding and not is_asked_for)
         settings: list[Settings] = []
         if too_little is not None and not is_asked_for:
-            reason = too_little
+            why = too_little
         elif waits_for_call and _is_uncalled(fix, treats, diagnosis):
-            reason = "No finding calls for it."
+            why = fact("no-finding-calls")
         elif offered_as_code:
             continue  # neither tried nor refused: the report offers it as code
         else:
             settings = fix.settings(recording)
         if not settings:
-            reason = reason or "It has no setting worth trying."
-            refused.append(Refused(fixes=FixSet.of(ident), reason=reason))
+            why = why or fact("no-setting-worth-trying")
+            refused.append(Refused(fixes=FixSet.of(ident), why=why))
             continue
 
         bound = bound_of(touched, recording.trace)
@@ -155,7 +157,7 @@ def _candidates_of(
             fixes=fix_set,
             ceiling=ceiling,
             bound=most if is_alone else None,
-            reason=prospect.reason,
+            choice=prospect.choice,
             named=prospect.named,
         )
 
@@ -168,7 +170,7 @@ def _checks_treated(fix: FixSpec, included: Sequence[FixSpec]) -> set[str]:
     return treats
 
 
-def _needs_permission(fix: FixSpec, recording: Recording) -> str | None:
+def _needs_permission(fix: FixSpec, recording: Recording) -> Evidence | None:
     """Return why the user has to allow a fix, as a trial of it changes training; None: no need."""
     if fix.keeps_results != "changes training":
         return None
@@ -176,8 +178,8 @@ def _needs_permission(fix: FixSpec, recording: Recording) -> str | None:
     if fix.training is None and fix.offered_as_code(recording):
         return None
     if recording.infers:
-        return "It is for programs that train."
-    return "It changes training: needs --allow-training-changes."
+        return fact("for-programs-that-train")
+    return fact("changes-training")
 
 
 def _is_uncalled(fix: FixSpec, treats: Collection[str], diagnosis: Diagnosis) -> bool:
@@ -192,13 +194,12 @@ def _calls_for(finding: Finding, fix: FixSpec, treats: Collection[str]) -> bool:
     return fix.ident in finding.fixes or finding.check in treats
 
 
-def _too_little(touched: Touches, share: float | None) -> str | None:
+def _too_little(touched: Touches, share: float | None) -> Evidence | None:
     """Return why a fix has too little to work on; None: it may have enough."""
     if touched is not None and not touched:
-        return "Nothing that it works on was recorded."
+        return fact("nothing-recorded-to-work-on")
     if share is not None and share < LEAST_SHARE:
-        most = f"{100 * share:.1f} % at most"
-        return f"It could gain {most}: the cost that it treats takes no more of the time."
+        return fact("too-small-a-cost", share=share)
     return None
 
 
@@ -244,7 +245,7 @@ def _prospect(
     return _Prospect(
         tier=tier,
         share=share,
-        reason=_reason(case, recording),
+        choice=_choice(case),
         named=_named_for(case, tier, share),
     )
 
@@ -277,16 +278,19 @@ def _tier(case: _Case, treated_share: float | None, share: float | None) -> _Tie
     return _Tier.BOTTLENECK if costs_more and _costs_nothing(case.fix) else _Tier.COST
 
 
-def _reason(case: _Case, recording: Recording) -> str:
-    """Return why a fix is tried, for the report."""
+def _choice(case: _Case) -> Evidence:
+    """Return why a fix is tried."""
     if not case.treated:
-        return "no finding points to it, but it may help"
+        return fact("may-help")
     if case.largest is None:
-        return f"treats {', '.join(finding.check for finding in case.treated)}"
+        return fact("treats-findings", checks=[finding.check for finding in case.treated])
     check = catalogue.checks().get(case.largest.check)
-    prefix = check.share_prefix if check else ""
-    share = case.largest.share_of_step or 0.0
-    return f"treats {case.largest.check}, {prefix}{100 * share:.0f} % of the {recording.unit}"
+    return fact(
+        "treats-cost",
+        check=case.largest.check,
+        share=case.largest.share_of_step or 0.0,
+        share_of=check.share_prefix if check else "",
+    )
 
 
 def _share_of_cause(

@@ -16,7 +16,7 @@ from torchdoctor.machine import nvml
 from torchdoctor.machine.environment import memory_limit_bytes
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window, prefetched
-from torchdoctor.schema import LoaderFacts, StepStatistics
+from torchdoctor.schema import Evidence, LoaderFacts, StepStatistics, fact
 from torchdoctor.schema.program import UsedDevice
 
 BLOCK_S = 0.4  # of a block, at least
@@ -160,20 +160,20 @@ def choose_turns(
     )
 
 
-def why_in_turns(slower: StepStatistics) -> str:
-    """Return why `choose_turns` gives no blocks, as half a sentence."""
+def why_in_turns(slower: StepStatistics) -> Evidence:
+    """Return why `choose_turns` gives no blocks."""
     if slower.trainers > 1:
-        return "several processes train, whose collectives would have to stop at the same iteration"
+        return fact("several-processes-train")
     if slower.program_ended:
-        return "the program ends too soon for blocks of steps"
-    return "its steps come in two kinds, and the cycle of the long ones is too long for a block"
+        return fact("ends-too-soon-for-blocks")
+    return fact("cycle-too-long-for-block")
 
 
 def too_large(
     observations: Sequence[Observation],
     to_spare: float = _MEMORY_TO_SPARE,
     gpu_to_spare: float = _MEMORY_TO_SPARE,
-) -> str | None:
+) -> Evidence | None:
     """Return why both versions cannot be in memory at the same time; None: they can.
 
     So many times as much as both used must be free.
@@ -186,20 +186,20 @@ def too_large(
     if limit_bytes is not None:
         free_bytes = min(free_bytes, limit_bytes)
     if to_spare * host_bytes > free_bytes:
-        return "this machine has no memory for both at the same time"
+        return fact("no-memory-for-both")
     return gpu_too_small(observations, gpu_to_spare)
 
 
-def takes_one_process(observations: Sequence[Observation]) -> str | None:
-    """Return why a second process cannot use the GPUs meanwhile, as half a sentence, or None."""
+def takes_one_process(observations: Sequence[Observation]) -> Evidence | None:
+    """Return why a second process cannot use the GPUs meanwhile, or None."""
     uuids = set().union(*(observation.gpu_uuids for observation in observations))
     with nvml.session() as gpus:
         if gpus is not None and gpus.takes_one_process(uuids):
-            return "the GPU takes one process at a time (compute mode EXCLUSIVE_PROCESS)"
+            return fact("gpu-takes-one-process")
     return None
 
 
-def gpu_too_small(observations: Sequence[Observation], to_spare: float) -> str | None:
+def gpu_too_small(observations: Sequence[Observation], to_spare: float) -> Evidence | None:
     """Return why the GPUs cannot hold both versions at the same time; None: they can, or none is.
 
     Each version needs what torch reserved at most, and what a process takes beside it.
@@ -218,7 +218,7 @@ def gpu_too_small(observations: Sequence[Observation], to_spare: float) -> str |
         needed[key] = needed.get(key, 0.0) + to_spare * peak + _CONTEXT_BYTES
         room[key] = min(room.get(key, math.inf), _room_on(device))
     if any(needed[key] > room[key] for key in needed):
-        return "the GPU has no memory for both at the same time"
+        return fact("no-gpu-memory-for-both")
     return None
 
 

@@ -16,7 +16,7 @@ from torchdoctor.bench.measurement import ProgramLaunches
 from torchdoctor.bench.pair_times import usable
 from torchdoctor.bench.turns import neighbours
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
-from torchdoctor.schema import LaunchTiming, Pair, SwitchedLaunch
+from torchdoctor.schema import LaunchTiming, Pair, SwitchedLaunch, fact
 
 # Of a one-time cost, paid again with a warm cache, until measured (compiling on a CPU: 0.06).
 CACHED = 0.15
@@ -211,7 +211,7 @@ class Engine:
         if any(timing.ended == "interrupted" for timing in measured.timings):
             raise KeyboardInterrupt
         if _cut_off(task, measured.timings):
-            return Lost(reason="the budget ended", cut_off=True)
+            return Lost(why=fact("budget-ended"), cut_off=True)
         if task.beside:
             return self._side_by_side(task, measured)
         return self._in_turns(task, measured)

@@ -15,9 +15,17 @@ from dataclasses import dataclass, field
 
 from torchdoctor.bench.pair_times import MEASURED, usable
 from torchdoctor.launch.launch_spec import LaunchSpec
-from torchdoctor.schema import Evidence, LaunchTiming, fact
-from torchdoctor.schema.figures import counted
+from torchdoctor.schema import (
+    AppliedFix,
+    Evidence,
+    LaunchTiming,
+    SwitchedLaunch,
+    fact,
+    within,
+)
 
+# Facts of a launch that failed for its fix.
+NOT_APPLIED = ("could-not-apply", "could-not-apply-silently")
 _MOST_CRASHES = 3  # where the other program had not come as far: perhaps it crashes too
 _FEWEST_ALONE = 2  # arms that fail beside another launch and not alone: nothing can run twice
 
@@ -27,15 +35,15 @@ class Failed:
     """An arm that cannot be measured; `kind`: as `LaunchTiming.ended`, or "late", "refused"."""
 
     name: str
-    reason: str
+    why: Evidence
     kind: str = "failed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """A pair that gave nothing, and may be tried again; with half a sentence."""
+    """A pair that gave nothing, and may be tried again."""
 
-    reason: str
+    why: Evidence
     cut_off: bool = False  # by the end of the budget
 
 
@@ -60,9 +68,10 @@ class Failures:
     """Remembers how launches ended, and says what becomes of their arms."""
 
     patience: int = 0  # failures of an arm that are forgiven
-    apart: dict[str, str] = field(default_factory=dict)  # by arm, why it failed beside another
+    # By arm, why it failed beside another.
+    apart: dict[str, Evidence] = field(default_factory=dict)
     # By arm, the reasons of what was forgiven.
-    broke_down: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    broke_down: dict[str, list[Evidence]] = field(default_factory=lambda: defaultdict(list))
     works_twice: bool = True  # the program was not seen to run by itself alone
     _ran_twice: bool = False
     # Iterations that the untouched program did, and after which it failed by itself.
@@ -80,11 +89,11 @@ class Failures:
             doubts.append(fact("untouched-failed", iterations=self._own_end))
         return doubts
 
-    def remarks(self, name: str) -> list[str]:
+    def remarks(self, name: str) -> list[Evidence]:
         """Return what the row of an arm is to say of its launches."""
-        remarks = [f"{why}; that pair is not counted" for why in self.broke_down[name]]
+        remarks = [fact("pair-not-counted", why=within(why)) for why in self.broke_down[name]]
         if name in self.apart:
-            remarks.append(f"started beside another launch it failed ({self.apart[name]})")
+            remarks.append(fact("failed-beside-another", why=within(self.apart[name])))
         return remarks
 
     def may_run_beside(self, *arms: LaunchSpec) -> bool:
@@ -103,15 +112,15 @@ class Failures:
         if (refused := self._refused(arm, timing)) is not None:
             return refused
         history = self._known[arm.name]
-        reason = failure(timing, history.usable)
-        if reason is None:
+        why = failure(timing, history.usable)
+        if why is None:
             history.usable += 1
             history.in_a_row = 0
             return None
         history.in_a_row += 1
         if arm.is_baseline and self.patience == 0:
-            return self._out(arm, reason, timing, is_final=history.in_a_row > 1)
-        return self._broke_down(arm, reason, timing)
+            return self._out(arm, why, timing, is_final=history.in_a_row > 1)
+        return self._broke_down(arm, why, timing)
 
     def after_pair(
         self, arms: tuple[LaunchSpec, LaunchSpec], timings: tuple[LaunchTiming, LaunchTiming]
@@ -127,8 +136,9 @@ class Failures:
         if outcome is not None:
             return outcome
         if not (timing.blocks and beside.blocks):
-            ended = next((launch.reason for launch in (timing, beside) if not launch.stopped), None)
-            return self._set_apart(arm, ended or "its first block of steps did not end")
+            ended = next((launch for launch in (timing, beside) if not launch.stopped), None)
+            why = how_it_ended(ended) if ended is not None else None
+            return self._set_apart(arm, why or fact("first-block-did-not-end"))
         self._ran_twice = True
         for side in arms:
             self._known[side.name].usable += 1
@@ -138,8 +148,8 @@ class Failures:
         if (refused := self._refused(arm, timing)) is not None:
             return refused
         history = self._known[arm.name]
-        reason = failure(timing, history.usable)
-        if arm.is_baseline or (reason is None and not timing.late):
+        why = failure(timing, history.usable)
+        if arm.is_baseline or (why is None and not timing.late):
             return None
         went_on = max(self._baseline_went, beside.went) > timing.went
         if timing.late and (went_on if timing.blocks else not timing.stopped):
@@ -148,78 +158,96 @@ class Failures:
             if timing.went >= self._own_end:
                 return None  # so does the untouched program
             history.crashes += 1
-            reason = reason or "The program failed."
+            why = why or fact("program-failed")
             if went_on:
-                return self._broke_down(arm, reason, timing)
-            return self._out(arm, reason, timing, is_final=history.crashes >= _MOST_CRASHES)
+                return self._broke_down(arm, why, timing)
+            return self._out(arm, why, timing, is_final=history.crashes >= _MOST_CRASHES)
         could_not = any(fix.state == "failed" for fix in timing.fixes)
         if not could_not and (timing.stopped or timing.late):
             return None  # it was ended because the other one failed
-        return self._set_apart(arm, timing.reason or "no block of steps was measured")
+        return self._set_apart(arm, how_it_ended(timing) or fact("no-block-measured"))
 
     def _refused(self, arm: LaunchSpec, timing: LaunchTiming) -> Failed | None:
-        reason = refusal([fix.id for fix in arm.fixes], timing)
-        if reason is None:
+        why = refusal([fix.id for fix in arm.fixes], timing)
+        if why is None:
             return None
         self._known[arm.name].out = True
-        return Failed(name=arm.name, reason=reason, kind="refused")
+        return Failed(name=arm.name, why=why, kind="refused")
 
     def _hung(self, arm: LaunchSpec, timing: LaunchTiming) -> Outcome:
         history = self._known[arm.name]
-        stage = "a block of its steps" if timing.blocks else "its warm-up"
         history.hung += 1
         # Once, after pairs that ran, it may be the machine: what hangs will do so again.
         if not history.usable or history.hung > 1:
-            reason = f"{stage.capitalize()} did not end, so it was given up."
-            return self._broke_down(arm, reason, timing)
-        self.broke_down[arm.name].append(f"{stage} did not end once")
-        return Lost(reason=f"{stage} did not end")
+            why = fact("block-given-up") if timing.blocks else fact("warm-up-given-up")
+            return self._broke_down(arm, why, timing)
+        why = fact("block-hung-once") if timing.blocks else fact("warm-up-hung-once")
+        self.broke_down[arm.name].append(why)
+        return Lost(why=why)
 
-    def _broke_down(self, arm: LaunchSpec, reason: str, timing: LaunchTiming) -> Outcome:
+    def _broke_down(self, arm: LaunchSpec, why: Evidence, timing: LaunchTiming) -> Outcome:
         history = self._known[arm.name]
         history.failures += 1
         is_final = history.failures > self.patience
         if not is_final and timing.blocks:
-            self.broke_down[arm.name].append(reason)
-        return self._out(arm, reason, timing, is_final=is_final)
+            self.broke_down[arm.name].append(why)
+        return self._out(arm, why, timing, is_final=is_final)
 
-    def _out(self, arm: LaunchSpec, reason: str, timing: LaunchTiming, is_final: bool) -> Outcome:
+    def _out(self, arm: LaunchSpec, why: Evidence, timing: LaunchTiming, is_final: bool) -> Outcome:
         if not is_final:
-            return Lost(reason=reason)
+            return Lost(why=why)
         self._known[arm.name].out = True
-        return Failed(name=arm.name, reason=reason, kind="late" if timing.late else timing.ended)
+        return Failed(name=arm.name, why=why, kind="late" if timing.late else timing.ended)
 
-    def _set_apart(self, arm: LaunchSpec, why: str) -> Lost:
+    def _set_apart(self, arm: LaunchSpec, why: Evidence) -> Lost:
         """Launch an arm by itself from here on; its row says what became of it beside another."""
         history = self._known[arm.name]
         if not arm.is_baseline and history.apart_since is None:
             history.apart_since = history.usable
-            self.apart[arm.name] = why.rstrip(".")
-        return Lost(reason=why)
+            self.apart[arm.name] = why
+        return Lost(why=why)
 
 
-def refusal(fixes: Iterable[str], timing: LaunchTiming) -> str | None:
+def refusal(fixes: Iterable[str], timing: LaunchTiming) -> Evidence | None:
     """Return why a launch did not have all these fixes applied, or None."""
     for fix in fixes:
-        reasons = {applied.state: applied.reason for applied in timing.fixes if applied.fix == fix}
-        if "refused" in reasons:
-            return reasons["refused"] or f"{fix} refused to be applied."
-        if usable(timing) and not {"applied", "failed"} & set(reasons):
-            return reasons.get("pending") or f"{fix} found nothing to apply to."
+        states = {applied.state: applied for applied in timing.fixes if applied.fix == fix}
+        if "refused" in states:
+            return why_refused(states["refused"])
+        if usable(timing) and not {"applied", "failed"} & set(states):
+            pending = states.get("pending")
+            if pending is not None and pending.reason:
+                return fact("still-pending", fix=fix, message=pending.reason)
+            return fact("found-nothing", fix=fix)
     return None
 
 
-def failure(timing: LaunchTiming, usable_before: int = 0) -> str | None:
+def why_refused(applied: AppliedFix) -> Evidence:
+    """Return why a fix refused to be applied, as it said itself in the user's process."""
+    if not applied.reason:
+        return fact("refused-silently", fix=applied.fix)
+    return fact("refused-in-program", fix=applied.fix, message=applied.reason)
+
+
+def how_it_ended(launch: LaunchTiming | SwitchedLaunch) -> Evidence | None:
+    """Return what a launch, or who started it, told of its end; None: nothing."""
+    if not launch.reason:
+        return None
+    return fact("launch-ended", ended=launch.ended, message=launch.reason)
+
+
+def failure(timing: LaunchTiming, usable_before: int = 0) -> Evidence | None:
     """Return why a launch cannot be used, or None; `usable_before`: launches that were fine."""
     for applied in timing.fixes:
         if applied.state == "failed":
-            return f"{applied.fix} could not be applied: {applied.reason or 'no reason given'}"
+            if not applied.reason:
+                return fact("could-not-apply-silently", fix=applied.fix)
+            return fact("could-not-apply", fix=applied.fix, message=applied.reason)
     if usable(timing):
         return None
-    reason = timing.reason or "The program failed."
+    why = how_it_ended(timing) or fact("program-failed")
     if timing.ended in MEASURED:
-        reason = "No step was measured."
+        why = fact("no-step-measured")
     if usable_before:
-        before = counted(usable_before, "launch", "launches")
-        reason = f"{reason.rstrip('.')}, after {before} without a failure."
-    return reason
+        why = fact("failed-after-launches", why=within(why), launches=usable_before)
+    return why

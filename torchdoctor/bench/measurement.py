@@ -21,12 +21,11 @@ from torchdoctor.bench.turns import abba, take_turns
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
-from torchdoctor.schema import Boundary, LaunchTiming, LoaderFacts, SwitchedLaunch
+from torchdoctor.schema import Boundary, Evidence, LaunchTiming, LoaderFacts, SwitchedLaunch, fact
 
 # A fix may need more than the untouched program: larger batches, samples kept.
 _MEMORY_TO_SPARE = 2.0
 _GPU_MEMORY_TO_SPARE = 1.25
-_TOO_LONG = "steps are so long that blocks of them would cost more than launches"
 _FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
 _DEARER = 2.5  # times two launches that follow each other, which see half as much
 _LATE_S = 10.0  # for a launch that is about to end when its share of the budget is up
@@ -236,20 +235,20 @@ def turns_of_trials(
     cold: bool = False,
     steps: int | None = None,
     left_s: float = math.inf,
-) -> TurnBlocks | str:
+) -> TurnBlocks | Evidence:
     """Choose blocks of pairs side by side, which cost about as much as two launches do.
 
     `steps`: measured iterations of each side, by the user's word; `left_s`: for all pairs, which
-    have fewer blocks where it is short. Half a sentence where launches have to follow each other.
+    have fewer blocks where it is short. A fact says why launches have to follow each other.
     """
     if cold:
-        return "files are read from the disk anew by each"
+        return fact("files-read-anew")
     if sandbox == "none":
-        return "without the sandbox both would write to the same files"
+        return fact("both-write-same-files")
     if (alone := takes_one_process([observed])) is not None:
         return alone
     if too_large([observed, observed], _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE) is not None:
-        return "memory for both at the same time, and for what a fix may need, is not sure"
+        return fact("memory-for-both-not-sure")
     most_s = _DEARER * 2 * Pace.of(observed).launch_s(window)
     cycle = observed.steps.cycle_steps or 1
     start_s = observed.start_s
@@ -262,10 +261,10 @@ def turns_of_trials(
     # The end of an epoch may cost a single fix time (workers that start again).
     whole = turns.block_steps % cycle == 0
     if not whole and window.measure_steps % cycle == 0:
-        return "an epoch is too long for a block of steps"
+        return fact("epoch-too-long-for-block")
     enough = parts.blocks >= _FEWEST_BLOCKS or (whole and cycle > 1)
     if parts.pair_s > most_s or not enough:
-        return _TOO_LONG
+        return fact("steps-too-long-for-blocks")
     short = steps is None and left_s < _MANY_PAIRS * parts.pair_s
     if short:  # what a pair saves goes into other pairs
         turns, parts = (

@@ -193,19 +193,24 @@ def main() -> None:
         discard_output()
         sys.exit(0)
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            _say(f"torchdoctor: {str(error.filename)[:60]}... is too long a name: shorten it.")
-            sys.exit(2)
-        if error.errno == errno.ENOENT and _folder_is_gone():
-            _say("torchdoctor: the current folder does not exist any more: change to another.")
-            sys.exit(2)
-        if error.errno != errno.ENOSPC:
-            sys.exit(_end_of(error))
-        discard_output()
-        _say(f"torchdoctor: cannot write the output ({error.strerror}): free some disk space.")
-        sys.exit(2)
+        sys.exit(_end_of_os_error(error))
     except Exception as error:
         sys.exit(_end_of(error))
+
+
+def _end_of_os_error(error: OSError) -> int:
+    """Say what the system refused, where the user can mend it; return the exit code."""
+    if error.errno == errno.ENAMETOOLONG:
+        _say(f"torchdoctor: {str(error.filename)[:60]}... is too long a name: shorten it.")
+        return 2
+    if error.errno == errno.ENOENT and _folder_is_gone():
+        _say("torchdoctor: the current folder does not exist any more: change to another.")
+        return 2
+    if error.errno == errno.ENOSPC:
+        discard_output()
+        _say(f"torchdoctor: cannot write the output ({error.strerror}): free some disk space.")
+        return 2
+    return _end_of(error)
 
 
 if __name__ == "__main__":

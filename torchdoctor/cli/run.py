@@ -137,7 +137,7 @@ def run(
     hand_out(report, tensorboard, details if context.obj is None else None, format)
     if context.obj is not None:
         context.obj(report)
-    _raise_for(report)
+    raise_for(report)
     leave_with_code(report, exit_code and context.obj is None)
 
 
@@ -147,11 +147,14 @@ def _earlier(watched: Path) -> Callable[..., Any]:
     return partial(earlier.shortened, recording.opened(watched))
 
 
-def _raise_for(report: Report) -> None:
+def raise_for(report: Report) -> None:
+    """Raise what ends the command after a report that is not stored, cut short or of a failure."""
+    from torchdoctor.reports.remarks import UNWRITTEN_REPORT
     from torchdoctor.reports.wording import program_failed
 
     if report.run_folder is None:  # it took no report
-        raise UsageError(f"{report.doubts[-1]} This screen alone has the report: give --output.")
+        why = next(remark for remark in report.remarks if remark.fact in UNWRITTEN_REPORT)
+        raise UsageError(f"{why.sentence} This screen alone has the report: give --output.")
     if report.interrupted:
         raise Interrupted("interrupted: the report is of what was measured until then.")
     if report.failure is not None:

@@ -12,7 +12,7 @@ from torchdoctor.bench.failures import Lost, Outcome
 from torchdoctor.bench.measurement import ProgramLaunches
 from torchdoctor.clusters.fleet import Fleet
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
-from torchdoctor.schema import Pair
+from torchdoctor.schema import Pair, fact
 from torchdoctor.schema.errors import Inconclusive, TorchdoctorError
 
 
@@ -61,7 +61,9 @@ class ClusterEngine(Engine):
         except TorchdoctorError as error:
             raise Inconclusive(str(error)) from error
         ended = self.end(most_s)
-        return Lost(reason="no pair ended in time", cut_off=True) if ended is None else ended[1]
+        if ended is None:
+            return Lost(why=fact("no-pair-in-time"), cut_off=True)
+        return ended[1]
 
     def close(self) -> None:
         """End what nodes still measure, and tell the report of them."""

@@ -17,7 +17,7 @@ from torchdoctor.bench.failures import Lost
 from torchdoctor.bench.pair_times import usable
 from torchdoctor.clusters.tasks import Launches, Result, Task, decoded, encoded
 from torchdoctor.launch.launch import no_interrupts
-from torchdoctor.schema import Evidence, HostContact, each_once, fact
+from torchdoctor.schema import Evidence, HostContact, each_once, fact, message
 from torchdoctor.schema.errors import TorchdoctorError
 
 _POLL_S = 0.05
@@ -132,24 +132,25 @@ class Fleet:
         measured = self._read(place, task, outcome)
         if isinstance(measured, Lost):
             place.lost += 1
-            self._doubts.append(fact("pair-lost", node=place.node.name, reason=measured.reason))
+            problem = measured.why.values["message"]
+            self._doubts.append(fact("pair-lost", node=place.node.name, reason=problem))
             if place.lost >= _MOST_LOST and place.out is None:
-                self._leave_out(place, measured.reason)
+                self._leave_out(place, problem)
         else:
             place.measured, place.lost = place.measured + 1, 0
         return task, measured
 
     def _read(self, place: _Place, task: PairTask, outcome: bytes | str) -> PairTimings | Lost:
         if isinstance(outcome, str):
-            return Lost(reason=outcome)
+            return Lost(why=message(outcome))
         try:
             result = decoded(outcome, Result, f"the result of {place.node.name}")
         except TorchdoctorError as error:
-            return Lost(reason=str(error))
+            return Lost(why=message(str(error)))
         problem = result.problem or (None if place.measured else _own_failure(task, result))
         if problem is not None:
             self._leave_out(place, problem)
-            return Lost(reason=problem)
+            return Lost(why=message(problem))
         self._pairs[result.node] += 1
         self._kinds.add(result.kind)
         self._doubts += result.doubts

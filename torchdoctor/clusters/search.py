@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torchdoctor.clusters.engine import ClusterEngine
 from torchdoctor.launch.launch_spec import UNTOUCHED
+from torchdoctor.schema import fact
 from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
@@ -82,7 +83,7 @@ class ClusterSearch(Search):
         try:
             self._engine.begin(arm.spec, UNTOUCHED, log.budget.left())
         except TorchdoctorError as error:
-            raise Stopped(f"Trials stopped: {error}") from error
+            raise Stopped(fact("trials-stopped", message=str(error))) from error
         self._pending.append((members, arm))
 
     def _take_ended(self, most_s: float) -> bool:

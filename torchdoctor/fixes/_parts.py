@@ -46,17 +46,17 @@ def asked_once(ask: Callable[[Recording], Answer]) -> Callable[[Recording], Answ
     return answer
 
 
-def hardly_waits(recording: Recording) -> str | None:
+def hardly_waits(recording: Recording) -> Evidence | None:
     """Return why nothing that prepares batches faster can gain; None: it may."""
     share = data_wait_share(recording)
     steps = recording.steps
     if share is None or steps is None:
         return None
     if share < _NOTHING_TO_GAIN:
-        return f"The step waits for data only {100 * share:.1f} % of its time."
+        return fact("hardly-waits", share=share)
     if (wait_s := share * steps.mean_s) >= HANDED_OVER_S:
         return None
-    return f"The step waits {1e3 * wait_s:.1f} ms for data, and to hand a batch over takes as long."
+    return fact("wait-is-a-handover", wait_ms=1e3 * wait_s)
 
 
 def changed_itself(recording: Recording, ident: str) -> Evidence | None:
@@ -71,20 +71,20 @@ def changed_itself(recording: Recording, ident: str) -> Evidence | None:
     return fact(ident, changes=named)
 
 
-def fewer_than_two_gpus(recording: Recording) -> str | None:
+def fewer_than_two_gpus(recording: Recording) -> Evidence | None:
     """Return why nothing can be divided among GPUs; None: there are several."""
     main = recording.main
     if recording.has_gpu and max(len(main.devices), main.world_size or 1) > 1:
         return None
-    return "The program sees fewer than two GPUs."
+    return fact("fewer-than-two-gpus")
 
 
-def infers_elsewhere(recording: Recording) -> str | None:
+def infers_elsewhere(recording: Recording) -> Evidence | None:
     """Return why code that was tried for inference on a CPU is not for it; None: it is."""
     if not recording.infers:
-        return "The program trains: it is for programs that infer."
+        return fact("program-trains")
     if recording.has_gpu:
-        return "The model is on a GPU: this code was run on CPUs alone."
+        return fact("run-on-cpus-alone")
     return None
 
 
@@ -108,8 +108,13 @@ class SampledLines:
     none: str  # why it is refused where there are none
     moves: Annotated[str, "", "reads", "copies"] = ""  # much memory, through the caches
 
-    def refuses(self, recording: Recording) -> str | None:
-        return None if self.rows(recording) else self.none
+    def refuses(self, recording: Recording) -> Evidence | None:
+        return None if self.rows(recording) else fact("no-such-line")
+
+    @property
+    def sentences(self) -> dict[str, str]:
+        """Return the templates of what it refuses with."""
+        return {"no-such-line": self.none}
 
     def touches(self, recording: Recording) -> Touches:
         lines = sampled_calls(recording, self.rows(recording), self.label)
@@ -142,10 +147,16 @@ class Lines:
             calls(recording, sum(call.host_s for call in line_calls), label) if line_calls else None
         )
 
-    def refuses(self, recording: Recording) -> str | None:
+    def refuses(self, recording: Recording) -> Evidence | None:
         if not recording.main.analysed_steps:
-            return f"{self.unseen} not examined: that needs steps after the profiler window."
-        return None if self.calls(recording) else self.none
+            return fact("not-examined")
+        return None if self.calls(recording) else fact("no-such-line")
+
+    @property
+    def sentences(self) -> dict[str, str]:
+        """Return the templates of what it refuses with."""
+        unexamined = f"{self.unseen} not examined: that needs steps after the profiler window."
+        return {"no-such-line": self.none, "not-examined": unexamined}
 
     def by_hand(self, recording: Recording) -> bool:
         """As `FixSpec.by_hand`: only a person can tell where no call is sure."""

@@ -21,15 +21,15 @@ Only whole trainings show on validation data which of the two generalises better
 
 from typing import Any
 
-from torchdoctor.schema import OptimizerFacts, Recording
+from torchdoctor.schema import Evidence, OptimizerFacts, Recording, fact
 from torchdoctor.schema.specs import Example, FixSpec, Settings, TrainingAdvice, process
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not _adams(recording):
-        return "The program does not use Adam."
+        return fact("no-adam")
     if not any(adam.weight_decay for adam in _adams(recording)):
-        return "Adam has no weight decay, and is the same as AdamW without one."
+        return fact("no-weight-decay")
     return None
 
 
@@ -43,9 +43,9 @@ def _adams(recording: Recording) -> list[OptimizerFacts]:
     return sorted(adams, key=lambda adam: not adam.weight_decay)
 
 
-def untriable(recording: Recording) -> str | None:
+def untriable(recording: Recording) -> Evidence | None:
     if any(optimizer.inside_backwards for optimizer in recording.main.optimizers):
-        return "The backward passes run inside step(closure), where the decay cannot be moved."
+        return fact("backward-in-closure")
     return None
 
 
@@ -93,6 +93,12 @@ FIX = FixSpec(
     name="AdamW",
     keeps_results="changes training",
     refuses=refuses,
+    sentences={
+        "no-adam": "The program does not use Adam.",
+        "no-weight-decay": "Adam has no weight decay, and is the same as AdamW without one.",
+        "backward-in-closure": "The backward passes run inside step(closure), where the decay "
+        "cannot be moved.",
+    },
     apply=apply,
     location=lambda recording: _adams(recording)[0].location,
     instruction=instruction,
@@ -109,7 +115,7 @@ FIX = FixSpec(
             "torch.optim.AdamW(model.parameters(), weight_decay=0.01)",
         )
     ],
-    refusals=[({}, "does not use Adam"), (process(optimizers=[_ADAM]), "no weight decay")],
+    refusals=[({}, "no-adam"), (process(optimizers=[_ADAM]), "no-weight-decay")],
     example=Example(
         code="""
 weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.queries.touched import part
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, Touches, fact
 
 _LIBRARIES = ("libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4")
 _FOLDERS = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib", "local/lib")
@@ -35,24 +35,21 @@ _UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 _GROWING = "expandable_segments:True"
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if recording.has_gpu:
         if recording.accelerator not in (None, "cuda", "rocm"):
-            return f"{_CUDA} is for CUDA and ROCm, not for {recording.accelerator}."
+            return fact("for-cuda-and-rocm", setting=_CUDA, accelerator=recording.accelerator)
         if "expandable_segments" in _cuda_configuration(recording):
-            return f"{_CUDA} says already whether segments grow."
+            return fact("segments-set-already", setting=_CUDA)
         trace = recording.trace
         if trace is None or (trace.allocations_per_step or 0.0) < 1.0:
-            return "The GPU's memory was not seen to be asked of the driver within the steps."
+            return fact("no-allocation-in-steps")
         return None
     preloaded = recording.main.flags.environment.get("LD_PRELOAD", "")
     if any(name in preloaded for name in ("jemalloc", "tcmalloc", "mimalloc")):
-        return "Another allocator is preloaded already."
+        return fact("allocator-preloaded")
     if not installed():
-        return (
-            "Neither jemalloc nor tcmalloc is installed here "
-            "(apt-get install libjemalloc2, or google-perftools)."
-        )
+        return fact("no-allocator-installed")
     return None
 
 
@@ -116,6 +113,15 @@ FIX = FixSpec(
     keeps_results="exactly",
     p_helps=0.25,
     refuses=refuses,
+    sentences={
+        "for-cuda-and-rocm": "{setting} is for CUDA and ROCm, not for {accelerator}.",
+        "segments-set-already": "{setting} says already whether segments grow.",
+        "allocator-preloaded": "Another allocator is preloaded already.",
+        "no-allocator-installed": "Neither jemalloc nor tcmalloc is installed here (apt-get "
+        "install libjemalloc2, or google-perftools).",
+        "no-allocation-in-steps": "The GPU's memory was not seen to be asked of the driver within "
+        "the steps.",
+    },
     settings=settings,
     environment=dict,
     touches=touches,

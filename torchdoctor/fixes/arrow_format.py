@@ -29,7 +29,17 @@ from typing import Any
 from torchdoctor.edits.calls import loader_location
 from torchdoctor.queries.lookup import place, training_loaders
 from torchdoctor.queries.touched import WAITS, calls, phases
-from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings, TableReads, Touches
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Location,
+    Recording,
+    Settings,
+    TableReads,
+    Touches,
+    fact,
+)
 
 _LEAST_SHARE = 0.02  # of the training time
 _READERS = ("read_csv", "read_table", "read_json", "read_excel")
@@ -41,18 +51,18 @@ def _tables(recording: Recording) -> list[TableReads]:
     return recording.storage.tables if recording.storage is not None else []
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     tables = _tables(recording)
     if recording.storage is None or not tables:
-        return "pandas was not seen reading CSV, JSON or Excel files in the loop."
+        return fact("no-tables-read")
     if "pyarrow" not in recording.storage.available:
-        return "pyarrow is not installed in the program's environment (pip install pyarrow)."
+        return fact("no-pyarrow")
     again = any(table.calls > table.files for table in tables)
     if not again and not any(loader.iterators > 1 for loader in recording.main.loaders):
-        return f"Each of the {tables[0].files} files was read once: convert them beforehand."
+        return fact("read-once", files=tables[0].files)
     share = _share(recording)
     if share is not None and share < _LEAST_SHARE:
-        return f"Parsing text takes only {100 * share:.1f} % of the time."
+        return fact("parsing-hardly-matters", share=share)
     return None
 
 
@@ -233,6 +243,13 @@ FIX = FixSpec(
     p_helps=0.7,  # text is parsed again
     setup_s=2.0,  # the first read of each file is parsed as ever, and written besides
     refuses=refuses,
+    sentences={
+        "read-once": "Each of the {files} files was read once: convert them beforehand.",
+        "parsing-hardly-matters": "Parsing text takes only {share:percent} of the time.",
+        "no-tables-read": "pandas was not seen reading CSV, JSON or Excel files in the loop.",
+        "no-pyarrow": "pyarrow is not installed in the program's environment (pip install "
+        "pyarrow).",
+    },
     suits=lambda trace: False,
     apply=apply,
     location=location,

@@ -87,6 +87,7 @@ FIX = FixSpec(
     p_helps=0.5,  # the copy is seen in the loop
     touches=_COPIES.touches,
     refuses=_COPIES.refuses,
+    sentences=_COPIES.sentences,
     settings=lambda recording: [] if _COPIES.by_hand(recording) else [{}],
     by_hand=_COPIES.by_hand,
     apply=apply,

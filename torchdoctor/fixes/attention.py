@@ -24,14 +24,14 @@ the attention weights cannot have them.
 
 from torchdoctor.checks import unfused_attention
 from torchdoctor.queries.touched import attention
-from torchdoctor.schema import FixSpec, Recording, Settings, process, trace
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, fact, process, trace
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if recording.trace is None:
-        return "Operators were not measured: that needs the profiler window."
+        return fact("operators-unmeasured")
     if not unfused_attention.CHECK.findings(recording):
-        return "No attention that is computed operator by operator takes a share that counts."
+        return fact("no-unfused-attention")
     return None
 
 
@@ -54,10 +54,15 @@ FIX = FixSpec(
     touches=attention,
     untried="only the source tells queries, keys and mask apart; torch-compile is tried.",
     refuses=refuses,
+    sentences={
+        "operators-unmeasured": "Operators were not measured: that needs the profiler window.",
+        "no-unfused-attention": "No attention that is computed operator by operator takes a share "
+        "that counts.",
+    },
     instruction=instruction,
     offers=[
         (_SLOW, "scaled_dot_product_attention(q"),
         ({**_SLOW, **process(frameworks=["transformers"])}, "sdpa"),
     ],
-    refusals=[({}, "profiler window"), (trace(), "No attention")],
+    refusals=[({}, "operators-unmeasured"), (trace(), "no-unfused-attention")],
 )

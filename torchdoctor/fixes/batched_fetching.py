@@ -25,7 +25,16 @@ from typing import Any
 from torchdoctor.edits import BatchSamplerEdit, Edit
 from torchdoctor.queries.lookup import training_loaders
 from torchdoctor.queries.touched import waits
-from torchdoctor.schema import Example, FixSpec, LoaderFacts, Location, Recording, Settings
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    LoaderFacts,
+    Location,
+    Recording,
+    Settings,
+    fact,
+)
 
 _LEAST_BATCH = 8
 _PLAIN = "torch.utils.data.dataset.TensorDataset"
@@ -41,8 +50,8 @@ def _loader(recording: Recording) -> LoaderFacts | None:
     return None
 
 
-def refuses(recording: Recording) -> str | None:
-    return None if _loader(recording) else "No TensorDataset feeds the model in batches."
+def refuses(recording: Recording) -> Evidence | None:
+    return None if _loader(recording) else fact("no-tensor-dataset")
 
 
 def location(recording: Recording) -> Location | None:
@@ -99,6 +108,9 @@ FIX: FixSpec = FixSpec(
     p_helps=0.8,
     touches=waits,
     refuses=refuses,
+    sentences={
+        "no-tensor-dataset": "No TensorDataset feeds the model in batches.",
+    },
     suits=lambda trace: False,
     apply=apply,
     location=location,

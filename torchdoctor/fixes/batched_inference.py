@@ -17,7 +17,7 @@ Each answer comes when its whole batch is done, so it may come later. Memory gro
 - vLLM, Optimization and Tuning: https://docs.vllm.ai/en/latest/configuration/optimization.html
 """
 
-from torchdoctor.schema import FixSpec, Recording, trace
+from torchdoctor.schema import Evidence, FixSpec, Recording, fact, trace
 
 _ENGINE = (
     "# Let more requests share a step, as far as the cache of keys and values has room:\n"
@@ -26,11 +26,11 @@ _ENGINE = (
 )
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if recording.infers:
         return None
     if recording.trace is None or recording.trace.trains is not False:
-        return "The program trains: larger-batch is for that."
+        return fact("trains-use-larger-batch")
     return None
 
 
@@ -46,6 +46,9 @@ FIX = FixSpec(
     untried="only the program knows which inputs wait.",
     no_bound="How many inputs wait, and what each adds to a call, was not recorded.",
     refuses=refuses,
+    sentences={
+        "trains-use-larger-batch": "The program trains: larger-batch is for that.",
+    },
     suits=lambda trace: trace.trains is False,
     advice=advice,
     instruction=lambda settings, recording: advice(recording) or "",
@@ -53,5 +56,5 @@ FIX = FixSpec(
         (trace(trains=False), "torch.stack(inputs)"),
         (trace(trains=False, has_engine=True), "--max-num-seqs"),
     ],
-    refusals=[({}, "larger-batch")],
+    refusals=[({}, "trains-use-larger-batch")],
 )

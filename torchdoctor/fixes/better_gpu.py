@@ -21,7 +21,7 @@ before buying.
 
 from typing import Any
 
-from torchdoctor.schema import FixSpec, Recording, Settings, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, fact, process
 
 _BUSY = 0.8  # of the step in kernels: below, the host is the limit
 _COMPARED = """\
@@ -29,11 +29,11 @@ torchdoctor run train.py        # on both machines, then
 torchdoctor compare here.json there.json"""
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.has_gpu:
-        return "The model is on the CPU, and not on a GPU."
+        return fact("no-gpu")
     if (recording.shares.gpu or 0.0) < _BUSY:
-        return "The GPU does not compute most of the step: a faster one would wait as well."
+        return fact("gpu-not-the-limit")
     return None
 
 
@@ -54,11 +54,16 @@ FIX = FixSpec(
     untried="it needs the other GPU.",
     no_bound="It is about a GPU that was not recorded.",
     refuses=refuses,
+    sentences={
+        "no-gpu": "The model is on the CPU, and not on a GPU.",
+        "gpu-not-the-limit": "The GPU does not compute most of the step: a faster one would wait "
+        "as well.",
+    },
     suits=lambda trace: False,
     instruction=instruction,
     offers=[(_on("NVIDIA A100-SXM4-80GB"), "torchdoctor compare")],
     refusals=[
-        ({}, "CPU"),
-        (_on("NVIDIA A100-SXM4-80GB", gpu=0.4), "most of the step"),
+        ({}, "no-gpu"),
+        (_on("NVIDIA A100-SXM4-80GB", gpu=0.4), "gpu-not-the-limit"),
     ],
 )

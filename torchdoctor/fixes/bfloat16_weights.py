@@ -27,21 +27,30 @@ from typing import Any
 from torchdoctor.queries.hardware import has_bf16_instructions
 from torchdoctor.queries.lookup import training_models
 from torchdoctor.queries.touched import phases
-from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings, process
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Location,
+    Recording,
+    Settings,
+    fact,
+    process,
+)
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.infers:
-        return "The program trains: its weights need the digits of float32 (see mixed-precision)."
+        return fact("weights-need-float32")
     if recording.has_gpu:
-        return "The model is on a GPU; mixed-precision is the like of it there."
+        return fact("model-on-gpu")
     if not has_bf16_instructions(recording):
-        return "The CPU is not known to have bfloat16 instructions (avx512_bf16, amx_bf16)."
+        return fact("no-bfloat16-instructions")
     models = training_models(recording)
     if not any("float32" in model.dtypes for model in models):
-        return "No model that is called has weights in float32."
+        return fact("no-float32-weights")
     if all(model.autocast_forwards for model in models):
-        return "The model runs under autocast already."
+        return fact("autocast-already")
     return None
 
 
@@ -106,19 +115,27 @@ FIX: FixSpec = FixSpec(
     touches=lambda recording: phases(recording, "forward_s"),
     p_helps=0.4,  # as of bfloat16 products
     refuses=refuses,
+    sentences={
+        "weights-need-float32": "The program trains: its weights need the digits of float32 (see "
+        "mixed-precision).",
+        "model-on-gpu": "The model is on a GPU; mixed-precision is the like of it there.",
+        "no-bfloat16-instructions": "The CPU is not known to have bfloat16 instructions "
+        "(avx512_bf16, amx_bf16).",
+        "no-float32-weights": "No model that is called has weights in float32.",
+    },
     suits=lambda trace: False,
     apply=apply,
     location=location,
     instruction=lambda settings, recording: FIX.permanent_form,
     refusals=[
-        ({}, "trains"),
-        ({**_INFERS, **process(models=[_MODEL])}, "not known to have"),
+        ({}, "weights-need-float32"),
+        ({**_INFERS, **process(models=[_MODEL])}, "no-bfloat16-instructions"),
         (
             {**_INFERS, "environment": {"cpu_features": ["avx2"]}, **process(models=[_MODEL])},
-            "not known to have",
+            "no-bfloat16-instructions",
         ),
-        ({**_NEW_CPU, **process(models=[{**_MODEL, "dtypes": ["float64"]}])}, "in float32"),
-        ({**_NEW_CPU, **process(models=[{**_MODEL, "autocast_forwards": 9}])}, "autocast"),
+        ({**_NEW_CPU, **process(models=[{**_MODEL, "dtypes": ["float64"]}])}, "no-float32-weights"),
+        ({**_NEW_CPU, **process(models=[{**_MODEL, "autocast_forwards": 9}])}, "autocast-already"),
     ],
     example=Example(
         code="""

@@ -30,21 +30,18 @@ from torchdoctor.edits.training import before_training, on_images
 from torchdoctor.fixes import mixed_precision
 from torchdoctor.queries.lookup import convolves, training_models
 from torchdoctor.queries.touched import convolutions
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     models = [m for m in training_models(recording) if m.conv2d]
     if not models:
-        return "The model has no 2-D convolutions."
+        return fact("no-2d-convolutions")
     if all(m.conv_channels_last for m in models):
-        return "The convolutions already are in channels_last."
+        return fact("channels-last-already")
     wrapped = next((m.data_parallel for m in models if m.data_parallel), None)
     if wrapped is not None:
-        return (
-            f"The model is wrapped in {wrapped}, which keeps the strides it was built with: "
-            "convert the model before wrapping it."
-        )
+        return fact("wrapped", wrapper=wrapped)
     return None
 
 
@@ -121,6 +118,12 @@ FIX: FixSpec = FixSpec(
     phases=("forward_s", "backward_s"),
     p_helps=0.3,  # gained in 1 of 3 programs of benchmarks/logs
     refuses=refuses,
+    sentences={
+        "wrapped": "The model is wrapped in {wrapper}, which keeps the strides it was built with: "
+        "convert the model before wrapping it.",
+        "no-2d-convolutions": "The model has no 2-D convolutions.",
+        "channels-last-already": "The convolutions already are in channels_last.",
+    },
     together=together,
     touches=lambda recording: convolutions(recording, flat_too=False),
     suits=convolves,

@@ -27,18 +27,18 @@ from typing import Any
 
 from torchdoctor.queries.lookup import convolves, place, training_models
 from torchdoctor.queries.touched import convolution_biases
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     models = [m for m in training_models(recording) if m.conv_bias_before_norm]
     if not models:
-        return "No convolution with a bias stands right before a batch normalization."
+        return fact("no-bias-before-norm")
     if any(m.compiled for m in models):
-        return "The model is compiled, so its operators cannot be watched: drop it in the source."
+        return fact("compiled")
     wrapped = next((m.data_parallel for m in models if m.data_parallel), None)
     if wrapped is not None:
-        return f"The model is wrapped in {wrapped}, which expects the parameters it was given."
+        return fact("wrapped", wrapper=wrapped)
     return None
 
 
@@ -59,14 +59,16 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     @contextmanager
     def looking(module: Any) -> Iterator[None]:
         # The graph of a compiled call shows no operators: this one forward runs as written.
-        compiled = module.__dict__.pop("_compiled_call_impl", None)
+        attributes = vars(module)
+        kept = {name: attributes.pop(name) for name in _compiled_calls(module)}
+        if "forward" in kept:
+            module.forward = _as_written(kept["forward"])
         hook = module.register_forward_hook(lambda m, _, output: program.guarded(drop, m, output))
         try:
             yield
         finally:
             hook.remove()
-            if compiled is not None:
-                module._compiled_call_impl = compiled
+            attributes.update(kept)
 
     def look(module: Any) -> Any:
         if module in done or not module.training or not torch.is_grad_enabled():
@@ -75,7 +77,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         modules = list(module.modules())
         if any("Parallel" in type(m).__name__ for m in modules):
             program.refuse("The model is wrapped for data parallelism.")
-        if any(getattr(m, "_compiled_call_impl", None) for m in modules if m is not module):
+        if any(_compiled_calls(m) for m in modules if m is not module):
             program.refuse("A part of the model is compiled: its operators cannot be watched.")
         return looking(module)
 
@@ -83,56 +85,88 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     program.around_forward(look, until="forward")
 
 
+def _compiled_calls(module: Any) -> list[str]:
+    """Return the attributes of a module's own by which a call runs what is compiled."""
+    attributes = vars(module)
+    names = ["_compiled_call_impl"] if attributes.get("_compiled_call_impl") else []
+    return [*names, "forward"] if _as_written(attributes.get("forward")) else names
+
+
+def _as_written(forward: Any) -> Any:
+    """Return the function that `torch.compile` was given; None: it is not compiled."""
+    return getattr(forward, "_torchdynamo_orig_callable", None)
+
+
 def _cancelled(torch: Any, module: Any, output: Any) -> list[tuple[Any, set[Any]]]:
     """Return the convolutions whose bias cancels, each with the norms that alone use its output."""
-    nn = torch.nn
+    owners = _owners(torch, module)
+
+    def convolution_of(node: Any) -> Any:
+        return _owner(owners, node, "Convolution", argument=2)
+
+    def norm_of(node: Any) -> Any:
+        return _owner(owners, node, "BatchNorm", argument=1)
+
+    users = _users(torch, output)
+    fed: dict[Any, set[Any]] = {}  # by convolution: the norms, and None for any other user
+    sources: dict[Any, set[Any]] = {}  # by norm: the convolutions, and None for any other source
+    for node, its_users in users.items():
+        convolution = convolution_of(node)
+        if convolution:
+            fed.setdefault(convolution, set()).update(map(norm_of, its_users))
+        norm = norm_of(node)
+        if norm:
+            source = node.next_functions[0][0]
+            sources.setdefault(norm, set()).add(convolution_of(source))
+    return [
+        (convolution, norms)
+        for convolution, norms in fed.items()
+        if all(norm and norm.training and sources[norm] == {convolution} for norm in norms)
+    ]
+
+
+def _owners(torch: Any, module: Any) -> dict[int, Any]:
+    """Return the convolutions by their bias, and the batch norms by their weight."""
+    modules = torch.nn.modules
     owners = {}
     for child in module.modules():
-        if isinstance(child, nn.modules.conv._ConvNd):
+        if isinstance(child, modules.conv._ConvNd):
             owners[id(child.bias)] = child
-        elif isinstance(child, nn.modules.batchnorm._BatchNorm):
+        elif isinstance(child, modules.batchnorm._BatchNorm):
             owners[id(child.weight)] = child
+    return owners
 
-    def owner(node: Any, kind: str, argument: int) -> Any:
-        """Return the module of a node in the graph; None: it is of another kind."""
-        if node is None or kind not in type(node).__name__:
-            return None
-        source = node.next_functions[argument][0]
-        while source is not None and not hasattr(source, "variable"):  # autocast's casts
-            source = next((input_node for input_node, _ in source.next_functions), None)
-        return source and owners.get(id(source.variable))
 
+def _owner(owners: dict[int, Any], node: Any, kind: str, argument: int) -> Any:
+    """Return the module of a node in the graph; None: it is of another kind."""
+    if node is None or kind not in type(node).__name__:
+        return None
+    source = node.next_functions[argument][0]
+    while source is not None and not hasattr(source, "variable"):  # autocast's casts
+        source = next((input_node for input_node, _ in source.next_functions), None)
+    return source and owners.get(id(source.variable))
+
+
+def _users(torch: Any, output: Any) -> dict[Any, set[Any]]:
+    """Return each node of the graph with the nodes that use it; None: the program itself."""
     leaves = torch.utils._pytree.tree_leaves(output)
     pending = [
         leaf.grad_fn
         for leaf in leaves
         if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None
     ]
-    users = {node: {None} for node in pending}  # None: the program itself
-    sources: dict[Any, set[Any]] = {}  # by norm
+    users: dict[Any, set[Any]] = {node: {None} for node in pending}
     walked = set()
     while pending:
-        if (node := pending.pop()) in walked:
+        node = pending.pop()
+        if node in walked:
             continue
         walked.add(node)
         for source, _ in node.next_functions:
             if source is not None:
                 users.setdefault(source, set()).add(node)
                 pending.append(source)
-        if norm := owner(node, "BatchNorm", 1):
-            source = node.next_functions[0][0]
-            sources.setdefault(norm, set()).add(owner(source, "Convolution", 2))
-    fed: dict[Any, set[Any]] = {}  # by convolution
-    for node, its_users in users.items():
-        if convolution := owner(node, "Convolution", 2):
-            fed.setdefault(convolution, set()).update(
-                owner(its_user, "BatchNorm", 1) for its_user in its_users
-            )
-    return [
-        (convolution, norms)
-        for convolution, norms in fed.items()
-        if all(norm and norm.training and sources[norm] == {convolution} for norm in norms)
-    ]
+    return users
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
@@ -160,6 +194,13 @@ FIX = FixSpec(
     p_helps=0.2,
     touches=convolution_biases,
     refuses=refuses,
+    sentences={
+        "wrapped": "The model is wrapped in {wrapper}, which expects the parameters it was given.",
+        "no-bias-before-norm": "No convolution with a bias stands right before a batch "
+        "normalization.",
+        "compiled": "The model is compiled, so its operators cannot be watched: drop it in the "
+        "source.",
+    },
     suits=convolves,
     apply=apply,
     instruction=instruction,

@@ -25,23 +25,23 @@ from torchdoctor.edits.calls import on_top
 from torchdoctor.queries.hardware import has_bf16_instructions
 from torchdoctor.queries.lookup import training_models
 from torchdoctor.queries.touched import cpu_precision_ratio, products_on_cpu
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, Touches, fact
 
 _STATEMENT = 'torch.set_float32_matmul_precision("medium")'
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if recording.has_gpu:
-        return "The model is on a GPU; tf32 is the like of it there."
+        return fact("model-on-gpu")
     if not has_bf16_instructions(recording):
-        return "The CPU is not known to have bfloat16 instructions."
+        return fact("bfloat16-not-known")
     models = training_models(recording)
     if models and not any("float32" in model.dtypes for model in models):
-        return "The model is not in float32."
+        return fact("not-in-float32")
     if models and all(model.autocast_forwards for model in models):
-        return "The forward pass runs under autocast already."
+        return fact("autocast-already")
     if recording.main.flags.environment.get("ONEDNN_DEFAULT_FPMATH_MODE", "").upper() == "BF16":
-        return "ONEDNN_DEFAULT_FPMATH_MODE=BF16 asks for it already."
+        return fact("asked-for-already")
     return None
 
 
@@ -88,6 +88,13 @@ FIX = FixSpec(
     touches=touches,
     p_helps=0.4,  # gained in 7 of 16 programs of benchmarks/logs
     refuses=refuses,
+    sentences={
+        "model-on-gpu": "The model is on a GPU; tf32 is the like of it there.",
+        "bfloat16-not-known": "The CPU is not known to have bfloat16 instructions.",
+        "not-in-float32": "The model is not in float32.",
+        "autocast-already": "The forward pass runs under autocast already.",
+        "asked-for-already": "ONEDNN_DEFAULT_FPMATH_MODE=BF16 asks for it already.",
+    },
     suits=lambda trace: not trace.has_device,
     apply=apply,
     instruction=lambda settings, recording: f"{_STATEMENT}  # after the imports",

@@ -22,16 +22,16 @@ from typing import Any
 
 from torchdoctor.queries.hardware import capped_simd
 from torchdoctor.queries.touched import operators_on_cpu
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, Touches, fact
 
 _LANES = 8.0  # times: AVX-512 with fused products over SSE2
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if recording.has_gpu:
-        return "The model is on a GPU, where the CPU's vector instructions hardly matter."
+        return fact("model-on-gpu")
     if not capped_simd(recording):
-        return "No variable holds the CPU's vector instructions down."
+        return fact("no-cap")
     return None
 
 
@@ -54,6 +54,10 @@ FIX = FixSpec(
     p_helps=0.6,  # the cap is seen
     touches=touches,
     refuses=refuses,
+    sentences={
+        "model-on-gpu": "The model is on a GPU, where the CPU's vector instructions hardly matter.",
+        "no-cap": "No variable holds the CPU's vector instructions down.",
+    },
     settings=lambda recording: [{"unset": sorted(capped_simd(recording))}],
     environment=lambda settings: dict.fromkeys(settings["unset"]),
     apply=apply,

@@ -29,17 +29,17 @@ from torchdoctor.edits.calls import call_edits, on_top
 from torchdoctor.queries.hardware import much_load
 from torchdoctor.queries.lookup import place, training_loaders
 from torchdoctor.queries.touched import busy_workers_wait, operators_on_cpu, several
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, Touches, fact
 
 _CPU_SHARE = 0.05  # of the step, on a GPU: below, threads on the CPU cannot matter
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     share = recording.shares.cpu
     if recording.has_gpu and (share is None or share < _CPU_SHARE):
-        return "The model is on a GPU, where the operators' CPU threads hardly matter."
+        return fact("model-on-gpu")
     if recording.processes and not settings(recording):
-        return "There is one usable CPU, and operators already use one thread."
+        return fact("one-cpu")
     return None
 
 
@@ -130,6 +130,10 @@ FIX = FixSpec(
     untried_needs=("too-many-threads", "other-load"),
     touches=touches,
     refuses=refuses,
+    sentences={
+        "model-on-gpu": "The model is on a GPU, where the operators' CPU threads hardly matter.",
+        "one-cpu": "There is one usable CPU, and operators already use one thread.",
+    },
     settings=settings,
     ladder=ladder,
     suits=lambda trace: not trace.has_device,

@@ -23,7 +23,7 @@ the start. What is written outside of its inputs in between is not seen by it.
 """
 
 from torchdoctor.queries.touched import launches
-from torchdoctor.schema import FixSpec, Recording, trace
+from torchdoctor.schema import Evidence, FixSpec, Recording, fact, trace
 
 _VLLM = """\
 # vLLM: leave out --enforce-eager (enforce_eager=False), and capture the batch sizes that run
@@ -42,13 +42,13 @@ pipe = pipeline(MODEL, backend_config=PytorchEngineConfig(eager_mode=False))"""
 _ENGINES = {"vllm": _VLLM, "sglang": _SGLANG, "tensorrt_llm": _TENSORRT, "lmdeploy": _LMDEPLOY}
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.has_gpu:
-        return "Graphs of launches are a GPU's, and the program does not compute on one."
+        return fact("no-gpu")
     traced = recording.trace
     compiled = any(model.compiled for model in recording.main.models)
     if not (compiled or (traced is not None and (traced.compiled or traced.has_engine))):
-        return 'It is not compiled: torch-compile is first, and tries mode="reduce-overhead".'
+        return fact("not-compiled")
     return None
 
 
@@ -66,6 +66,11 @@ FIX: FixSpec = FixSpec(
     untried="which sizes are worth a graph, and where its model is compiled, the program knows.",
     touches=launches,
     refuses=refuses,
+    sentences={
+        "no-gpu": "Graphs of launches are a GPU's, and the program does not compute on one.",
+        "not-compiled": "It is not compiled: torch-compile is first, and tries "
+        'mode="reduce-overhead".',
+    },
     suits=lambda trace: trace.compiled or trace.has_engine,
     platforms=("cuda", "rocm"),
     advice=advice,
@@ -75,5 +80,5 @@ FIX: FixSpec = FixSpec(
         (trace(has_device=True, has_engine=True, engine="vllm", platform="rocm"), "enforce_eager"),
         (trace(has_device=True, has_engine=True, platform="cuda"), "--cuda-graph-max-bs"),
     ],
-    refusals=[({}, "one."), (trace(has_device=True, platform="cuda"), "not compiled")],
+    refusals=[({}, "no-gpu"), (trace(has_device=True, platform="cuda"), "not-compiled")],
 )

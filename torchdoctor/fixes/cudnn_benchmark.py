@@ -24,30 +24,27 @@ from typing import Any
 from torchdoctor.edits.calls import on_top
 from torchdoctor.queries.lookup import convolves, training_models
 from torchdoctor.queries.touched import convolutions
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact
 
 _MOST_SHAPES = 2  # the usual batch and a smaller last one
 _STATEMENT = "torch.backends.cudnn.benchmark = True"
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.has_gpu:
-        return "The model is on no CUDA GPU, and cuDNN runs on one alone."
+        return fact("no-cuda-gpu")
     flags = recording.main.flags
     if flags.cudnn_benchmark:
-        return "The cuDNN auto-tuner is already on."
+        return fact("auto-tuner-on")
     if flags.deterministic or flags.cudnn_deterministic:
-        return "The program asks for deterministic algorithms, and the auto-tuner's choice varies."
+        return fact("deterministic-algorithms")
     models = training_models(recording)
     convolving = recording.trace is not None and convolves(recording.trace)
     if not any(m.conv2d for m in models) and not convolving:
-        return "The model has no convolutions for cuDNN to tune."
+        return fact("no-convolutions")
     varying = [m for m in models if m.conv2d and len(m.input_shapes) > _MOST_SHAPES]
     if varying:
-        return (
-            f"Input shapes vary (at least {len(varying[0].input_shapes)} seen), and each new one "
-            "would be tuned anew."
-        )
+        return fact("shapes-vary", shapes=len(varying[0].input_shapes))
     return None
 
 
@@ -74,6 +71,15 @@ FIX = FixSpec(
     when="launch",  # cuDNN keeps the first plan for a shape, whatever the switch says later
     p_helps=0.4,
     refuses=refuses,
+    sentences={
+        "shapes-vary": "Input shapes vary (at least {shapes} seen), and each new one would be "
+        "tuned anew.",
+        "no-cuda-gpu": "The model is on no CUDA GPU, and cuDNN runs on one alone.",
+        "auto-tuner-on": "The cuDNN auto-tuner is already on.",
+        "deterministic-algorithms": "The program asks for deterministic algorithms, and the "
+        "auto-tuner's choice varies.",
+        "no-convolutions": "The model has no convolutions for cuDNN to tune.",
+    },
     touches=lambda recording: convolutions(recording, flat_too=True),
     suits=lambda trace: trace.has_device and convolves(trace),
     platforms=("cuda",),

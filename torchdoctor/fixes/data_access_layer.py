@@ -31,7 +31,7 @@ from torchdoctor.edits.calls import loader_location
 from torchdoctor.queries.lookup import place
 from torchdoctor.queries.slow_reads import LEAST_WAIT, wait_share
 from torchdoctor.queries.touched import WAITS, waits
-from torchdoctor.schema import Example, FixSpec, Recording, RemoteReads, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, RemoteReads, Settings, fact
 
 # `created` of a local file is the time of its last change of any kind.
 _STATE = (
@@ -47,15 +47,15 @@ _STATE = (
 )
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     storage = recording.storage
     wait = wait_share(recording)
     if wait is not None and wait < LEAST_WAIT:
-        return f"The step waits for data only {100 * wait:.1f} % of its time."
+        return fact("hardly-waits", share=wait)
     if storage is None or not storage.remote:
-        return "No file was seen being read in the loop from an object store by fsspec."
+        return fact("no-object-store")
     if "fsspec" not in storage.available:
-        return "fsspec is not installed in the program's environment (pip install fsspec)."
+        return fact("no-fsspec")
     return None
 
 
@@ -189,6 +189,11 @@ FIX = FixSpec(
     touches=lambda recording: waits(recording, *WAITS, "before_forward_s"),
     p_helps=0.6,  # reads wait for the network
     refuses=refuses,
+    sentences={
+        "no-object-store": "No file was seen being read in the loop from an object store by "
+        "fsspec.",
+        "no-fsspec": "fsspec is not installed in the program's environment (pip install fsspec).",
+    },
     settings=settings,
     suits=lambda trace: False,
     apply=apply,

@@ -37,7 +37,7 @@ as there are GPUs: the learning rate may have to follow. Rank 0 alone should wri
 
 from torchdoctor.fixes._parts import is_replicated, with_own_command
 from torchdoctor.queries.scaling import comment_lines, scaling
-from torchdoctor.schema import FixSpec, Recording, Settings, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, fact, process
 
 _INSTEAD = """\
 # in place of torch.nn.DataParallel(model); it divides each batch among the GPUs,
@@ -48,12 +48,12 @@ def _divides_batches(recording: Recording) -> bool:
     return any(model.data_parallel == "DataParallel" for model in recording.main.models)
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if is_replicated(recording):
-        return "The program trains with a process for each rank already."
+        return fact("distributed-already")
     if _divides_batches(recording) or (recording.has_gpu and len(recording.main.devices) > 1):
         return None
-    return "The program sees fewer than two GPUs."
+    return fact("fewer-than-two-gpus")
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
@@ -72,6 +72,9 @@ FIX = FixSpec(
     untried="a process for each GPU divides the data, which only the script can do.",
     no_bound="The other GPUs, and the exchange between them, were not recorded.",
     refuses=refuses,
+    sentences={
+        "distributed-already": "The program trains with a process for each rank already.",
+    },
     suits=lambda trace: not trace.idle_gpus,
     instruction=instruction,
     offers=[
@@ -79,7 +82,7 @@ FIX = FixSpec(
         (_FOUR, "divide the loader's batch_size by their number"),
     ],
     refusals=[
-        ({}, "fewer than two"),
-        (process(models=[{**_WRAPPED, "data_parallel": "FSDP"}]), "each rank already"),
+        ({}, "fewer-than-two-gpus"),
+        (process(models=[{**_WRAPPED, "data_parallel": "FSDP"}]), "distributed-already"),
     ],
 )

@@ -28,17 +28,17 @@ from typing import Any
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.queries.lookup import place
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact
 
 _HARMLESS = ("", "0", "OFF", "off")
 _CONTEXTS = ("profile", "emit_nvtx", "emit_itt")
 _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG")
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if _left_on(recording):
         return None
-    return "Nothing was left on: no anomaly detection, gradcheck, profiler or blocking launches."
+    return fact("nothing-left-on")
 
 
 def _left_on(recording: Recording) -> list[str]:
@@ -54,17 +54,36 @@ def _left_on(recording: Recording) -> list[str]:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    def instead(value: Any, **note: str) -> Any:
-        def make(old: Any) -> Any:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                program.applied(**note)
-                return value
+    program.set_reason("Nothing of it was turned on.")
+    turned_off = settings["off"]
+    if "anomaly" in turned_off:
+        _anomaly_off(torch, program)
+    if "gradcheck" in turned_off:
+        skipped = _instead(program, True, gradcheck="skipped")
+        for name in ("gradcheck", "gradgradcheck"):
+            program.replace(torch.autograd, name, skipped)
+    if "profiler" in turned_off:
+        _profiler_off(torch, program)
+    for name in _VARIABLES:
+        if name in turned_off:
+            _variable_off(torch, program, name)
 
-            return call
 
-        return make
+def _instead(program: Any, value: Any, **note: str) -> Any:
+    """Return what makes a function that does nothing but return a value."""
 
-    def anomaly(old: Any) -> Any:
+    def make(old: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            program.applied(**note)
+            return value
+
+        return call
+
+    return make
+
+
+def _anomaly_off(torch: Any, program: Any) -> None:
+    def make(old: Any) -> Any:
         def set_anomaly_enabled(enabled: bool, check_nan: bool = True) -> None:
             if enabled:
                 program.applied(anomaly="off")
@@ -72,7 +91,12 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return set_anomaly_enabled
 
-    def enter(old: Any) -> Any:
+    # detect_anomaly and set_detect_anomaly both end here.
+    program.replace(torch, "set_anomaly_enabled", make)
+
+
+def _profiler_off(torch: Any, program: Any) -> None:
+    def make(old: Any) -> Any:
         def entered(self: Any) -> Any:
             if self.enabled:
                 program.applied(profiler="off")
@@ -81,29 +105,20 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return entered
 
-    profile = instead(None, profiler="off")
-    skipped = instead(True, gradcheck="skipped")
-    replacements = {
-        # detect_anomaly and set_detect_anomaly both end here.
-        "anomaly": [(torch, "set_anomaly_enabled", anomaly)],
-        "gradcheck": [(torch.autograd, name, skipped) for name in ("gradcheck", "gradgradcheck")],
-        "profiler": [
-            *((torch.profiler.profile, name, profile) for name in ("start", "stop", "step")),
-            *(
-                (getattr(torch.autograd.profiler, context), "__enter__", enter)
-                for context in _CONTEXTS
-            ),
-        ],
-    }
-    program.set_reason("Nothing of it was turned on.")
-    for name in settings["off"]:
-        for replacement in replacements.get(name, ()):
-            program.replace(*replacement)
-        if name in _VARIABLES and os.environ.pop(name, None) is not None:
-            # torch.distributed read its variable when it was imported, before us.
-            if name == "TORCH_DISTRIBUTED_DEBUG" and torch.distributed.is_available():
-                torch.distributed.set_debug_level(torch.distributed.DebugLevel.OFF)
-            program.applied(**{name: "removed"})
+    nothing = _instead(program, None, profiler="off")
+    for name in ("start", "stop", "step"):
+        program.replace(torch.profiler.profile, name, nothing)
+    for context in _CONTEXTS:
+        program.replace(getattr(torch.autograd.profiler, context), "__enter__", make)
+
+
+def _variable_off(torch: Any, program: Any, name: str) -> None:
+    if os.environ.pop(name, None) is None:
+        return
+    # torch.distributed read its variable when it was imported, before us.
+    if name == "TORCH_DISTRIBUTED_DEBUG" and torch.distributed.is_available():
+        torch.distributed.set_debug_level(torch.distributed.DebugLevel.OFF)
+    program.applied(**{name: "removed"})
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
@@ -133,6 +148,10 @@ FIX = FixSpec(
     p_helps=0.7,  # the switch is seen on
     no_bound="Such an aid makes all of a step longer, and how much was not recorded.",
     refuses=refuses,
+    sentences={
+        "nothing-left-on": "Nothing was left on: no anomaly detection, gradcheck, profiler or "
+        "blocking launches.",
+    },
     settings=lambda recording: [{"off": _left_on(recording)}],
     apply=apply,
     location=lambda recording: (

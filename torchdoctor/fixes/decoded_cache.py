@@ -47,38 +47,45 @@ from torchdoctor.edits.reading import attributes_set, method_of_class
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.queries.lookup import loader_target, training_loaders
 from torchdoctor.queries.touched import waits
-from torchdoctor.schema import Example, FixSpec, LoaderFacts, Location, Recording, Settings
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    LoaderFacts,
+    Location,
+    Recording,
+    Settings,
+    fact,
+)
 from torchdoctor.schema.figures import memory
 
 _MOST_OF_MEMORY = 0.25
 _SHAPE = re.compile(r"^(\d+(?:x\d+)*) ([a-z]+)(\d*)")
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     loaders = training_loaders(recording)
     if not loaders:
-        return "The loop uses no torch DataLoader, so there are no samples to keep."
+        return fact("no-loader")
     loader = loaders[0]
     if loader.iterable:
-        return "The data set is an IterableDataset: its samples have no index to keep them by."
+        return fact("iterable-dataset")
     if loader.num_workers and not loader.persistent_workers:
-        return "The loader's workers end with each epoch: it needs persistent-workers first."
-    if reason := hardly_waits(recording):
-        return reason
+        return fact("workers-end-with-epochs")
+    if why := hardly_waits(recording):
+        return why
     check = recording.main.sample_check
     if by_hand(recording):
-        within = "While it was observed no sample was used twice, as the first epoch did not end"
         if check is None:
-            return f"{within}, and whether samples stay the same could not be examined."
+            return fact("first-epoch-alone-unexamined")
         if not check.same:
-            return f"{within}. Nor may it be used later. {check.reason}"
+            return fact("first-epoch-alone", message=check.reason)
     if check is not None and not check.same:
-        return f"Its samples must not be kept. {check.reason}"
+        return fact("samples-must-not-be-kept", message=check.reason)
     needed = _needed_bytes(loader)
     limit = _limit_bytes(recording)
     if needed is not None and limit is not None and needed > limit:
-        most = f"a quarter of the memory ({limit / 1e9:.2f} GB)"
-        return f"All decoded samples would take about {needed / 1e9:.2f} GB, more than {most}."
+        return fact("too-large-to-keep", needed_gb=needed / 1e9, most_gb=limit / 1e9)
     return None
 
 
@@ -236,6 +243,20 @@ FIX = FixSpec(
     fills_in_first_epoch=True,
     offered_untried=False,  # only a run sees whether samples differ between epochs
     refuses=refuses,
+    sentences={
+        "first-epoch-alone-unexamined": "While it was observed no sample was used twice, as the "
+        "first epoch did not end, and whether samples stay the same could not be examined.",
+        "first-epoch-alone": "While it was observed no sample was used twice, as the first epoch "
+        "did not end. Nor may it be used later. {message}",
+        "samples-must-not-be-kept": "Its samples must not be kept. {message}",
+        "too-large-to-keep": "All decoded samples would take about {needed_gb:.2f} GB, more than a "
+        "quarter of the memory ({most_gb:.2f} GB).",
+        "no-loader": "The loop uses no torch DataLoader, so there are no samples to keep.",
+        "iterable-dataset": "The data set is an IterableDataset: its samples have no index to keep "
+        "them by.",
+        "workers-end-with-epochs": "The loader's workers end with each epoch: it needs "
+        "persistent-workers first.",
+    },
     settings=settings,
     by_hand=by_hand,
     suits=lambda trace: False,

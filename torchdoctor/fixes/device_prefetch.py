@@ -36,19 +36,19 @@ One more batch lies in the GPU's memory.
 
 from torchdoctor.queries.lookup import place, training_loader_location
 from torchdoctor.queries.touched import part
-from torchdoctor.schema import FixSpec, Recording, Settings, TraceStatistics, trace
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, TraceStatistics, fact, trace
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.has_gpu:
-        return "The model is on the CPU, where there is no copy to hide."
+        return fact("model-on-cpu")
     steps = recording.steps
     traced = recording.trace
     pageable = traced.pageable_copies if traced is not None else None
     if pageable is None and steps is not None:
         pageable = steps.pageable_copies_per_step
     if pageable is None or pageable >= 1.0:
-        return "Copies come from pageable memory, and cannot run beside anything: pin-memory first."
+        return fact("pageable-copies")
     return None
 
 
@@ -67,11 +67,19 @@ FIX = FixSpec(
     keeps_results="within rounding",
     untried="what the loop does with a batch before it moves it stands in the source.",
     refuses=refuses,
+    sentences={
+        "model-on-cpu": "The model is on the CPU, where there is no copy to hide.",
+        "pageable-copies": "Copies come from pageable memory, and cannot run beside anything: "
+        "pin-memory first.",
+    },
     touches=lambda recording: part(
         recording, "copies to the device", "copies to the device", "memcpy"
     ),
     suits=suits,
     instruction=instruction,
     offers=[(trace(has_device=True, pageable_copies=0.0), "Prefetched(loader, device)")],
-    refusals=[({}, "CPU"), (trace(has_device=True, pageable_copies=2.0), "pin-memory first")],
+    refusals=[
+        ({}, "model-on-cpu"),
+        (trace(has_device=True, pageable_copies=2.0), "pageable-copies"),
+    ],
 )

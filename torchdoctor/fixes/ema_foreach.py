@@ -20,12 +20,12 @@ second copy of the weights in memory, and evaluation has to use it.
 - PyTorch, torch.optim, "Weight Averaging": https://docs.pytorch.org/docs/stable/optim.html
 """
 
-from torchdoctor.schema import FixSpec, Recording, Settings, TrainingAdvice, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, TrainingAdvice, fact, process
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.main.flags.averaged_by_loop:
-        return "No AveragedModel with an averaging function of the program's own was made."
+        return fact("no-own-averaging")
     return None
 
 
@@ -42,11 +42,15 @@ FIX = FixSpec(
     keeps_results="changes training",
     untried="a short run does not show whether a model trains better.",
     refuses=refuses,
+    sentences={
+        "no-own-averaging": "No AveragedModel with an averaging function of the program's own was "
+        "made.",
+    },
     location=lambda recording: recording.main.flags.averaged_location,
     instruction=instruction,
     training=TrainingAdvice(
         costs="an average is a second copy of the weights in memory, and evaluation has to use it."
     ),
     offers=[(process(flags={"averaged_by_loop": 1}), "get_ema_multi_avg_fn")],
-    refusals=[({}, "No AveragedModel")],
+    refusals=[({}, "no-own-averaging")],
 )

@@ -26,17 +26,27 @@ from torchdoctor.edits import Edit
 from torchdoctor.edits.training import before_training
 from torchdoctor.queries.lookup import in_training_mode
 from torchdoctor.queries.touched import phases
-from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings, process, trace
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Location,
+    Recording,
+    Settings,
+    fact,
+    process,
+    trace,
+)
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     traced = recording.trace
     if recording.infers:
         changes = in_training_mode(recording)
-        unchanged = "Evaluation mode changes nothing: no layer depends on it, or it is on."
+        unchanged = fact("evaluation-changes-nothing")
         return None if changes else unchanged
     if traced is None or traced.trains or recording.processes:
-        return "The program trains."
+        return fact("program-trains")
     return None
 
 
@@ -84,6 +94,11 @@ FIX: FixSpec = FixSpec(
     p_helps=0.5,  # what it takes away is seen to run
     needs_finding=True,
     refuses=refuses,
+    sentences={
+        "evaluation-changes-nothing": "Evaluation mode changes nothing: no layer depends on it, or "
+        "it is on.",
+        "program-trains": "The program trains.",
+    },
     location=location,
     suits=lambda trace: not trace.trains,
     instruction=instruction,
@@ -91,8 +106,11 @@ FIX: FixSpec = FixSpec(
     edits=edits,
     offers=[({"processes": [], **trace(trains=False, active_dropouts=3)}, "model.eval()")],
     refusals=[
-        ({}, "trains"),
-        ({**_INFERS, **process(models=[{**_MODEL, "eval_forwards": 9}])}, "changes nothing"),
+        ({}, "program-trains"),
+        (
+            {**_INFERS, **process(models=[{**_MODEL, "eval_forwards": 9}])},
+            "evaluation-changes-nothing",
+        ),
     ],
     example=Example(
         code="""

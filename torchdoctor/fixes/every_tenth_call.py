@@ -119,6 +119,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.8,
     needs_finding=True,
     refuses=_CALL.refuses,
+    sentences=_CALL.sentences,
     by_hand=by_hand,
     suits=lambda trace: False,
     settings=settings,

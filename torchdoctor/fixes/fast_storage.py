@@ -39,7 +39,15 @@ from torchdoctor.edits.reading import names_of_folder
 from torchdoctor.queries.lookup import place
 from torchdoctor.queries.slow_reads import likely_bytes, read_mounts_of, slow_mounts, why_not_slow
 from torchdoctor.queries.touched import WAITS, waits
-from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Location,
+    Recording,
+    Settings,
+    fact,
+)
 
 _MOST_OF_FREE = 0.5
 _FASTER = 2.0  # a disk is worth it where it gives this many times the slow storage's bytes/s
@@ -50,23 +58,24 @@ _UNIT = 2**16
 _FOLDER = "TORCHDOCTOR_STAGED"  # tells children where the copies lie
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     slow = slow_mounts(recording)
     storage = recording.storage
     if not slow or storage is None:
         return why_not_slow(recording)
     mount = slow[0][0]
     if not mount.opens and mount.opened_in_c >= mount.held:
-        opened = f"The files on {mount.path} are opened by a C library"
-        return f"{opened}: copy the folder yourself and name the copy."
+        return fact("opened-in-c", path=mount.path)
     if settings(recording):
         return None
     places = [
-        f"{place.place} ({place.kind}, {place.free_bytes / 1e9:.1f} GB free)"
+        {"place": place.place, "kind": place.kind, "free_gb": place.free_bytes / 1e9}
         for place in storage.places
     ]
-    room = f"room for {likely_bytes(recording, mount) / 1e9:.2f} GB in half of it"
-    return f"No faster place with {room}: {', '.join(places) or 'none'}."
+    needed_gb = likely_bytes(recording, mount) / 1e9
+    if not places:
+        return fact("no-faster-place-at-all", needed_gb=needed_gb)
+    return fact("no-faster-place", needed_gb=needed_gb, places=places)
 
 
 def settings(recording: Recording) -> list[Settings]:
@@ -216,6 +225,25 @@ FIX = FixSpec(
     p_helps=0.6,  # reads wait for the storage
     setup_s=10.0,
     refuses=refuses,
+    sentences={
+        "opened-in-c": "The files on {path} are opened by a C library: copy the folder yourself "
+        "and name the copy.",
+        "no-faster-place": "No faster place with room for {needed_gb:.2f} GB in half of it: "
+        "{places:each place}.",
+        "no-faster-place-at-all": "No faster place with room for {needed_gb:.2f} GB in half of it: "
+        "none.",
+        "place": "{place} ({kind}, {free_gb:.1f} GB free)",
+        "no-file-read": "No file was seen being read in the loop.",
+        "no-file-read-but-in-c": "No file was seen being read in the loop: {readers:list} may open "
+        "files in C, which is not watched.",
+        "files-in-memory": "The files already lie in memory: {path} ({file_system}, {kind}).",
+        "hidden-by-cache": "The page cache hides {path} ({file_system}, {kind}): read once, the "
+        "files fit into memory.",
+        "reading-unmeasured": "How long reading from {path} ({file_system}, {kind}) takes could "
+        "not be measured.",
+        "reading-hardly-matters": "Reading from {path} ({file_system}, {kind}) takes only "
+        "{share:percent} of the step.",
+    },
     settings=settings,
     suits=lambda trace: False,
     apply=apply,

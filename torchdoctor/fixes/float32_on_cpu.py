@@ -29,11 +29,11 @@ from torchdoctor.edits.training import in_single_precision
 from torchdoctor.queries.arithmetic import half_location, half_models
 from torchdoctor.queries.lookup import place
 from torchdoctor.queries.touched import phases
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, process
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact, process
 
 
-def refuses(recording: Recording) -> str | None:
-    return None if half_models(recording) else "No model computes in float16 on a CPU."
+def refuses(recording: Recording) -> Evidence | None:
+    return None if half_models(recording) else fact("no-float16-on-cpu")
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -115,14 +115,17 @@ FIX: FixSpec = FixSpec(
     p_helps=0.7,
     needs_finding=True,
     refuses=refuses,
+    sentences={
+        "no-float16-on-cpu": "No model computes in float16 on a CPU.",
+    },
     suits=lambda trace: False,
     apply=apply,
     location=half_location,
     instruction=instruction,
     edits=edits,
     refusals=[
-        ({}, "No model computes"),
-        (process(models=[{**_MODEL, "device": "cuda:0"}]), "No model computes"),
+        ({}, "no-float16-on-cpu"),
+        (process(models=[{**_MODEL, "device": "cuda:0"}]), "no-float16-on-cpu"),
     ],
     example=Example(
         code="""

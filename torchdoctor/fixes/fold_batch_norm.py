@@ -26,7 +26,16 @@ from typing import Any
 from torchdoctor.edits import Edit, StatementEdit
 from torchdoctor.edits.training import before_training
 from torchdoctor.queries.lookup import training_models
-from torchdoctor.schema import Example, FixSpec, ModelFacts, Recording, Settings, process
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    ModelFacts,
+    Recording,
+    Settings,
+    fact,
+    process,
+)
 
 _IMPORT = "import torch.fx.experimental.optimization"
 _FUSE = "{model} = torch.fx.experimental.optimization.fuse({model}.eval())"
@@ -37,14 +46,14 @@ def _foldable(recording: Recording) -> list[ModelFacts]:
     return [m for m in models if m.conv2d and m.norms and m.eval_forwards]
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.infers:
-        return "It is for programs that infer."
+        return fact("for-programs-that-infer")
     models = _foldable(recording)
     if not models:
-        return "No model with convolutions and normalizations is called in evaluation mode."
+        return fact("no-normalized-convolutions")
     if any(m.compiled for m in models):
-        return "The model is compiled, and the compiler folds what it can."
+        return fact("compiled")
     return None
 
 
@@ -174,13 +183,18 @@ FIX: FixSpec = FixSpec(
     no_bound="What the normalizations take was not recorded by themselves.",
     p_helps=0.4,
     refuses=refuses,
+    sentences={
+        "no-normalized-convolutions": "No model with convolutions and normalizations is called in "
+        "evaluation mode.",
+        "compiled": "The model is compiled, and the compiler folds what it can.",
+    },
     suits=lambda trace: False,
     apply=apply,
     instruction=lambda settings, recording: FIX.permanent_form,
     edits=edits,
     refusals=[
-        ({}, "infer"),
-        ({**_INFERS, **process(models=[_MODEL])}, "No model with convolutions"),
+        ({}, "for-programs-that-infer"),
+        ({**_INFERS, **process(models=[_MODEL])}, "no-normalized-convolutions"),
         (
             {**_INFERS, **process(models=[{**_MODEL, "conv2d": 2, "norms": 2, "compiled": True}])},
             "compiled",

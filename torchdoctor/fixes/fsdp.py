@@ -48,16 +48,16 @@ from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
 from torchdoctor.queries.hardware import memory_is_short
 from torchdoctor.queries.lookup import training_models
 from torchdoctor.queries.scaling import comment_lines, scaling
-from torchdoctor.schema import FixSpec, Recording, Settings, on_gpu, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, fact, on_gpu, process
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if any(model.data_parallel == "FSDP" for model in recording.main.models):
-        return "The model is sharded already."
+        return fact("sharded-already")
     if reason := fewer_than_two_gpus(recording):
         return reason
     if not memory_is_short(recording):
-        return "The model fits: DistributedDataParallel sends less."
+        return fact("model-fits")
     return None
 
 
@@ -89,11 +89,15 @@ FIX = FixSpec(
     least_torch=(2, 6),
     no_bound="It saves memory, and the exchange that it needs was not recorded.",
     refuses=refuses,
+    sentences={
+        "sharded-already": "The model is sharded already.",
+        "model-fits": "The model fits: DistributedDataParallel sends less.",
+    },
     instruction=instruction,
     offers=[
         ({**_FULL, **_pair()}, "# weights, gradients and the optimizer's state, divided by 2"),
         ({**_FULL, **_pair(repeated_block="Layer")}, 'type(module).__name__ == "Layer"]'),
         ({**_FULL, **_pair()}, "# torchrun --standalone --nproc-per-node 2 train.py"),
     ],
-    refusals=[(_FULL, "fewer than two"), (_pair(), "fits")],
+    refusals=[(_FULL, "fewer-than-two-gpus"), (_pair(), "model-fits")],
 )

@@ -27,6 +27,7 @@ from torchdoctor.edits.calls import call_edits, made_by_library, trainer_call, w
 from torchdoctor.queries.lookup import place
 from torchdoctor.queries.touched import calls, optimizer_update
 from torchdoctor.schema import (
+    Evidence,
     Example,
     FixSpec,
     OptimizerFacts,
@@ -34,23 +35,24 @@ from torchdoctor.schema import (
     Settings,
     Touches,
     TraceStatistics,
+    fact,
 )
 
 _FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     stepping = _stepping(recording)
     if not stepping:
-        return "The program steps no torch optimizer."
+        return fact("no-optimizer")
     if settings(recording):
         return None
-    names = ", ".join(sorted({_name(o) for o in stepping}))
+    names = sorted({_name(o) for o in stepping})
     if any(o.fused for o in stepping):
-        return f"The optimizer ({names}) is already fused."
+        return fact("fused-already", optimizers=names)
     if any(o.foreach for o in stepping) or any(o.device.startswith("cuda") for o in stepping):
-        return f"{names} has no fused implementation, and already handles its tensors together."
-    return f"{names} has neither a fused nor a foreach implementation."
+        return fact("together-already", optimizers=names)
+    return fact("neither-fused-nor-foreach", optimizers=names)
 
 
 def settings(recording: Recording) -> list[Settings]:
@@ -192,6 +194,14 @@ FIX = FixSpec(
     when="between steps",
     p_helps=0.3,  # gained in 2 of 7 programs of benchmarks/logs
     refuses=refuses,
+    sentences={
+        "fused-already": "The optimizer ({optimizers:list}) is already fused.",
+        "together-already": "{optimizers:list} has no fused implementation, and already handles "
+        "its tensors together.",
+        "neither-fused-nor-foreach": "{optimizers:list} has neither a fused nor a foreach "
+        "implementation.",
+        "no-optimizer": "The program steps no torch optimizer.",
+    },
     settings=settings,
     touches=touches,
     suits=suits,

@@ -27,15 +27,22 @@ import gc
 from typing import Any
 
 from torchdoctor.queries.touched import phases
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Recording,
+    Settings,
+    fact,
+)
 
 _WORTH = 0.005  # of the step
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     steps = recording.steps
     if steps is not None and steps.mean_s > 0 and steps.gc_s < _WORTH * steps.mean_s:
-        return f"Garbage collection takes only {steps.gc_s / steps.mean_s:.1%} of the step."
+        return fact("collection-hardly-matters", share=steps.gc_s / steps.mean_s)
     return None
 
 
@@ -60,6 +67,9 @@ FIX: FixSpec = FixSpec(
     p_helps=0.4,
     touches=lambda recording: phases(recording, "gc_s", label="garbage collection"),
     refuses=refuses,
+    sentences={
+        "collection-hardly-matters": "Garbage collection takes only {share:.1%} of the step.",
+    },
     apply=apply,
     instruction=lambda settings, recording: FIX.permanent_form,
     example=Example(

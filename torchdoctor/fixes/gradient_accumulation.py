@@ -26,15 +26,15 @@ be divided by the number of batches. One large batch, where it fits, is faster.
 
 from torchdoctor.queries.hardware import memory_is_short
 from torchdoctor.queries.lookup import place, training_loaders
-from torchdoctor.schema import FixSpec, Recording, Settings, on_gpu, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, fact, on_gpu, process
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     steps = recording.steps
     if not memory_is_short(recording):
-        return "Memory does not stop the batch: a larger one is faster than accumulating."
+        return fact("memory-suffices")
     if steps is not None and steps.backwards_per_step > steps.optimizer_steps_per_step:
-        return "The program accumulates gradients already."
+        return fact("accumulates-already")
     return None
 
 
@@ -64,10 +64,15 @@ FIX = FixSpec(
     untried="it splits the training loop's own batch, which only its source can.",
     no_bound="It saves memory, and divides a step into several.",
     refuses=refuses,
+    sentences={
+        "memory-suffices": "Memory does not stop the batch: a larger one is faster than "
+        "accumulating.",
+        "accumulates-already": "The program accumulates gradients already.",
+    },
     instruction=instruction,
     offers=[(_FULL, "batch_size=32")],
     refusals=[
-        ({"sensors": {"gpu_memory_peak_bytes": 5}}, "does not stop"),
-        ({**_FULL, "steps": {"backwards_per_step": 4.0}}, "already"),
+        ({"sensors": {"gpu_memory_peak_bytes": 5}}, "memory-suffices"),
+        ({**_FULL, "steps": {"backwards_per_step": 4.0}}, "accumulates-already"),
     ],
 )

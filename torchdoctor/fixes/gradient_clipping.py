@@ -24,7 +24,7 @@ the gradients have to be unscaled first. error_if_nonfinite waits for the GPU.
 
 import math
 
-from torchdoctor.schema import FixSpec, Recording, Settings, quantile
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, fact, quantile
 from torchdoctor.schema.specs import TrainingAdvice, process
 
 _SPIKE = 10.0  # times the median norm
@@ -32,14 +32,14 @@ _FEWEST = 4
 _PERCENTILE = 0.9  # of the norms that are no spikes
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     norms = recording.main.gradient_norms
     if recording.main.flags.clip_calls:
-        return "The program clips its gradients."
+        return fact("clips-already")
     if len(norms) < _FEWEST:
-        return "Too few norms of gradients were seen to tell a spike."
+        return fact("too-few-norms")
     if len(_usual(norms)) == len(norms):
-        return "The norms of the gradients lie together."
+        return fact("no-spikes")
     return None
 
 
@@ -68,6 +68,11 @@ FIX = FixSpec(
     keeps_results="changes training",
     untried="a short run does not show whether a model trains better.",
     refuses=refuses,
+    sentences={
+        "clips-already": "The program clips its gradients.",
+        "too-few-norms": "Too few norms of gradients were seen to tell a spike.",
+        "no-spikes": "The norms of the gradients lie together.",
+    },
     instruction=instruction,
     training=TrainingAdvice(
         costs=(
@@ -77,8 +82,8 @@ FIX = FixSpec(
     ),
     offers=[(process(gradient_norms=[1.0, 1.1, 0.9, 1.0, 50.0]), "max_norm=1.1)")],
     refusals=[
-        ({}, "Too few"),
-        (process(gradient_norms=[1.0, 1.1, 0.9, 1.0, 2.0]), "together"),
-        (process(flags={"clip_calls": 9}), "clips"),
+        ({}, "too-few-norms"),
+        (process(gradient_norms=[1.0, 1.1, 0.9, 1.0, 2.0]), "no-spikes"),
+        (process(flags={"clip_calls": 9}), "clips-already"),
     ],
 )

@@ -23,19 +23,19 @@ from typing import Any
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.queries.lookup import loader_target, order_wait_share, training_loaders
 from torchdoctor.queries.touched import calls
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, Touches, fact
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     loaders = training_loaders(recording)
     if not loaders:
-        return "The loop uses no torch DataLoader, so there is no order to give up."
+        return fact("no-loader")
     if loaders[0].num_workers < 2:
-        return f"The loader has {loaders[0].num_workers} workers: no batch can overtake another."
+        return fact("too-few-workers", workers=loaders[0].num_workers)
     if not loaders[0].in_order:
-        return "The loader already hands out batches as they are done."
+        return fact("out-of-order-already")
     if not loaders[0].overtaken:
-        return "No batch was waited for while a later one lay ready."
+        return fact("never-overtaken")
     return None
 
 
@@ -69,6 +69,12 @@ FIX = FixSpec(
     needs_finding=True,  # it costs repeatable training: only where the order is seen to cost time
     needs_free_cpus=True,
     refuses=refuses,
+    sentences={
+        "too-few-workers": "The loader has {workers} workers: no batch can overtake another.",
+        "no-loader": "The loop uses no torch DataLoader, so there is no order to give up.",
+        "out-of-order-already": "The loader already hands out batches as they are done.",
+        "never-overtaken": "No batch was waited for while a later one lay ready.",
+    },
     settings=lambda recording: [loader_target(recording)],
     touches=touches,
     suits=lambda trace: False,

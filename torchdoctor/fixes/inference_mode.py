@@ -24,16 +24,25 @@ from torchdoctor.edits import Edit, StatementEdit
 from torchdoctor.fixes import eval_mode
 from torchdoctor.queries.lookup import training_models
 from torchdoctor.queries.touched import phases
-from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings, process
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Location,
+    Recording,
+    Settings,
+    fact,
+    process,
+)
 
 _STATEMENT = "torch.set_grad_enabled(False)"
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.infers:
-        return "The program trains, and needs its gradients."
+        return fact("program-trains")
     if not any(model.forwards_with_grad for model in training_models(recording)):
-        return "Its models are called without gradients already."
+        return fact("without-gradients-already")
     return None
 
 
@@ -75,14 +84,18 @@ FIX = FixSpec(
     p_helps=0.5,  # the graph is seen to be built
     needs_finding=True,
     refuses=refuses,
+    sentences={
+        "program-trains": "The program trains, and needs its gradients.",
+        "without-gradients-already": "Its models are called without gradients already.",
+    },
     together=together,
     apply=apply,
     location=location,
     instruction=lambda settings, recording: _STATEMENT,
     edits=edits,
     refusals=[
-        ({}, "trains"),
-        ({**_INFERS, **process(models=[_MODEL])}, "without gradients already"),
+        ({}, "program-trains"),
+        ({**_INFERS, **process(models=[_MODEL])}, "without-gradients-already"),
     ],
     example=Example(
         code="""

@@ -47,6 +47,7 @@ from torchdoctor.fixes._parts import asked_once, infers_elsewhere
 from torchdoctor.queries.lookup import training_models
 from torchdoctor.queries.touched import calls
 from torchdoctor.schema import (
+    Evidence,
     Example,
     FixSpec,
     Location,
@@ -54,6 +55,7 @@ from torchdoctor.schema import (
     Recording,
     Settings,
     Touches,
+    fact,
     process,
 )
 
@@ -77,36 +79,36 @@ def _with_layers(recording: Recording) -> list[ModelFacts]:
     return [model for model in training_models(recording) if model.linear]
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     return infers_elsewhere(recording) or _unfit(recording) or _unworthy(recording)
 
 
-def _unfit(recording: Recording) -> str | None:
+def _unfit(recording: Recording) -> Evidence | None:
     """Return why the models cannot compute in 8 bits; None: they can."""
     models = _with_layers(recording)
     if not models or any(model.dtypes != ["float32"] for model in models):
-        return "No model with Linear layers, all in float32, is called."
+        return fact("no-float32-linear")
     if any(model.compiled for model in models):
-        return "The model is compiled already."
+        return fact("compiled-already")
     if not all(model.eval_forwards for model in models):
-        return "A model is called in training mode alone, which quantizing it would change."
+        return fact("training-mode-alone")
     if any(model.autocast_forwards for model in models):
-        return "The model runs under autocast already."
+        return fact("autocast-already")
     if stored := _stored(recording):
-        return f"{stored} stores the weights, which would be those in 8 bits."
+        return fact("weights-stored", file=stored)
     return None
 
 
-def _unworthy(recording: Recording) -> str | None:
+def _unworthy(recording: Recording) -> Evidence | None:
     """Return why it would gain nothing that counts; None: it may."""
     share = _share(recording, _LINEAR)
     if share is None:
         # Without its trace, a model of Linear layers alone is taken to spend its time in them.
         if any(model.conv2d or model.recurrent for model in training_models(recording)):
-            return "What Linear layers take was not measured: that needs the profiler window."
+            return fact("linear-unmeasured")
         return None
     if share < _LEAST:
-        return f"Linear layers take {share:.0%} of the step: less than a fifth."
+        return fact("linear-hardly-matters", share=share)
     return None
 
 
@@ -270,24 +272,33 @@ FIX: FixSpec = FixSpec(
     p_helps=0.7,  # all of four programs of ours whose Linear layers took most of a step
     touches=touches,
     refuses=refuses,
+    sentences={
+        "weights-stored": "{file} stores the weights, which would be those in 8 bits.",
+        "linear-hardly-matters": "Linear layers take {share:.0%} of the step: less than a fifth.",
+        "no-float32-linear": "No model with Linear layers, all in float32, is called.",
+        "training-mode-alone": "A model is called in training mode alone, which quantizing it "
+        "would change.",
+        "linear-unmeasured": "What Linear layers take was not measured: that needs the profiler "
+        "window.",
+    },
     suits=lambda trace: False,
     apply=apply,
     location=location,
     instruction=lambda settings, recording: FIX.permanent_form,
     edits=edits,
     refusals=[
-        ({}, "trains"),
-        ({**_INFERS, **process(models=[{**_MODEL, "device": "cuda:0"}])}, "GPU"),
-        ({**_INFERS, **process(models=[{**_MODEL, "linear": 0}])}, "Linear"),
-        ({**_INFERS, **process(models=[{**_MODEL, "dtypes": ["bfloat16"]}])}, "float32"),
-        ({**_INFERS, **process(models=[{**_MODEL, "eval_forwards": 0}])}, "training mode"),
-        ({**_INFERS, **process(models=[{**_MODEL, "autocast_forwards": 9}])}, "autocast"),
+        ({}, "program-trains"),
+        ({**_INFERS, **process(models=[{**_MODEL, "device": "cuda:0"}])}, "run-on-cpus-alone"),
+        ({**_INFERS, **process(models=[{**_MODEL, "linear": 0}])}, "no-float32-linear"),
+        ({**_INFERS, **process(models=[{**_MODEL, "dtypes": ["bfloat16"]}])}, "no-float32-linear"),
+        ({**_INFERS, **process(models=[{**_MODEL, "eval_forwards": 0}])}, "training-mode-alone"),
+        ({**_INFERS, **process(models=[{**_MODEL, "autocast_forwards": 9}])}, "autocast-already"),
         (
             {**_INFERS, "trace": None, **process(models=[{**_MODEL, "conv2d": 3}])},
-            "profiler window",
+            "linear-unmeasured",
         ),
-        ({**_with_products(0.001), **process(models=[_MODEL])}, "less than a fifth"),
-        ({**_INFERS, **process(models=[{**_MODEL, "compiled": True}])}, "compiled"),
+        ({**_with_products(0.001), **process(models=[_MODEL])}, "linear-hardly-matters"),
+        ({**_INFERS, **process(models=[{**_MODEL, "compiled": True}])}, "compiled-already"),
     ],
     example=Example(
         code="""

@@ -164,6 +164,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.8,
     needs_finding=True,
     refuses=_LINES.refuses,
+    sentences=_LINES.sentences,
     suits=lambda trace: False,
     touches=_LINES.touches,
     apply=apply,

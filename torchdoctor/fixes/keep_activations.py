@@ -25,7 +25,7 @@ from torchdoctor.fixes._parts import SampledLines
 from torchdoctor.queries.hardware import memory_is_short
 from torchdoctor.queries.known_shapes import rows_of_shapes
 from torchdoctor.queries.touched import phases
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, process
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact, process
 
 _SHAPE = "activations-computed-again"
 _OWN = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop")
@@ -38,10 +38,10 @@ _LINES = SampledLines(
 )
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if (reason := _LINES.refuses(recording)) is not None:
         return reason
-    return "Memory is short: that is what it is for." if memory_is_short(recording) else None
+    return fact("memory-is-short") if memory_is_short(recording) else None
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -77,12 +77,16 @@ FIX: FixSpec = FixSpec(
     touches=lambda recording: phases(recording, "forward_s", label="layers computed again"),
     p_helps=0.7,
     refuses=refuses,
+    sentences=_LINES.sentences
+    | {
+        "memory-is-short": "Memory is short: that is what it is for.",
+    },
     suits=lambda trace: False,
     apply=apply,
     location=_LINES.location,
     instruction=lambda settings, recording: FIX.permanent_form,
     offers=[(process(stacks=[_ROW]), "layer(x)")],
-    refusals=[(process(), "checkpoints activations")],
+    refusals=[(process(), "no-such-line")],
     example=Example(
         code="""
 from torch.utils.checkpoint import checkpoint

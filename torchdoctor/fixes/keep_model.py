@@ -36,6 +36,7 @@ from torchdoctor.queries.lookup import place, training_models
 from torchdoctor.queries.stacks import function_of, making_rows
 from torchdoctor.schema import (
     Binding,
+    Evidence,
     Example,
     FixSpec,
     Location,
@@ -43,6 +44,7 @@ from torchdoctor.schema import (
     Settings,
     StackSample,
     Touches,
+    fact,
     process,
 )
 
@@ -60,11 +62,11 @@ def _calls(recording: Recording) -> list[Binding]:
     ]
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.infers:
-        return "It is for programs that infer."
+        return fact("for-programs-that-infer")
     if not any(m.made_anew >= _LEAST for m in training_models(recording)):
-        return "Each model is made once."
+        return fact("models-made-once")
     return None
 
 
@@ -317,6 +319,9 @@ FIX: FixSpec = FixSpec(
     p_helps=0.8,  # it is seen to be made again
     needs_finding=True,
     refuses=refuses,
+    sentences={
+        "models-made-once": "Each model is made once.",
+    },
     settings=settings,
     by_hand=lambda recording: not settings(recording),
     touches=touches,
@@ -325,8 +330,8 @@ FIX: FixSpec = FixSpec(
     instruction=instruction,
     edits=edits,
     refusals=[
-        ({}, "infer"),
-        ({**_INFERS, **process(models=[{"ident": 0, "forwards": 9}])}, "once"),
+        ({}, "for-programs-that-infer"),
+        ({**_INFERS, **process(models=[{"ident": 0, "forwards": 9}])}, "models-made-once"),
     ],
     example=Example(
         code="""

@@ -182,6 +182,7 @@ FIX: FixSpec = FixSpec(
     needs_finding=True,
     offered_untried=False,
     refuses=_LINES.refuses,
+    sentences=_LINES.sentences,
     suits=lambda trace: False,
     touches=_LINES.touches,
     apply=apply,

@@ -217,6 +217,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.4,
     needs_finding=True,
     refuses=_CALL.refuses,
+    sentences=_CALL.sentences,
     suits=lambda trace: False,
     settings=settings,
     says=lambda settings: f"keep what {settings.get('function', 'the function')} returns",

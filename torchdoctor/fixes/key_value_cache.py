@@ -28,7 +28,17 @@ from torchdoctor.edits import AssignedEdit, Edit, KeywordEdit
 from torchdoctor.edits.switched_off import SwitchedOff, switched_off
 from torchdoctor.queries.lookup import place, training_models
 from torchdoctor.queries.touched import phases
-from torchdoctor.schema import Example, FixSpec, Location, ModelFacts, Recording, Settings, process
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Location,
+    ModelFacts,
+    Recording,
+    Settings,
+    fact,
+    process,
+)
 
 _LEAST = 0.5  # of the calls that were looked at
 _LOOKED_AT = 128
@@ -42,11 +52,11 @@ def _growing(recording: Recording) -> list[ModelFacts]:
     return [m for m in models if m.grown_calls > _LEAST * min(m.forwards, _LOOKED_AT)]
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.infers:
-        return "It is for programs that infer."
+        return fact("for-programs-that-infer")
     if not _growing(recording):
-        return "No sequence of tokens grew by one at each call."
+        return fact("no-growing-sequence")
     return None
 
 
@@ -252,14 +262,17 @@ FIX: FixSpec = FixSpec(
     p_helps=0.7,  # the repeated tokens are seen; the model may hide its attention
     needs_finding=True,
     refuses=refuses,
+    sentences={
+        "no-growing-sequence": "No sequence of tokens grew by one at each call.",
+    },
     settings=settings,
     apply=apply,
     edits=edits,
     location=location,
     instruction=instruction,
     refusals=[
-        ({}, "infer"),
-        ({"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 9}])}, "grew"),
+        ({}, "for-programs-that-infer"),
+        ({"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 9}])}, "no-growing-sequence"),
     ],
     example=Example(
         code="""

@@ -31,7 +31,15 @@ from typing import Any, Protocol
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.queries.gradient_noise import noise_scale
 from torchdoctor.queries.lookup import loader_target, place, training_loaders
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Recording,
+    Settings,
+    fact,
+    within,
+)
 
 _WORTH = 0.01  # of the time per sample: a doubling that gains less is the last
 _MOST_OF_MEMORY = 0.8  # without a GPU: what is beyond would be taken from other programs
@@ -46,23 +54,20 @@ class Tried(Protocol):
     peak_memory_bytes: float | None
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     loaders = training_loaders(recording)
     if not loaders:
-        return "The loop uses no torch DataLoader, whose batch size could be set."
+        return fact("no-loader")
     if loaders[0].batch_size is None:
-        return "The loader gets its batches from a batch sampler or from the dataset itself."
+        return fact("batches-from-elsewhere")
     size = loaders[0].batch_size
     if settings(recording):
         return None
     length = loaders[0].dataset_length
     scale = noise_scale(recording)
     if scale is not None and (length is None or length >= _doubled(size)):
-        return (
-            f"The gradient noise scale is {scale.words()}: of batches larger than {size}, most of "
-            "the additional samples are wasted."
-        )
-    return f"The dataset has {length} samples: too few for batches larger than {size}."
+        return fact("beyond-noise-scale", size=size, scale=within(scale.as_fact()))
+    return fact("too-few-samples", samples=length, size=size)
 
 
 def settings(recording: Recording) -> list[Settings]:
@@ -122,9 +127,9 @@ def _has_memory(size: int, sizes: dict[int, Tried], recording: Recording) -> boo
     return bytes1 + each * (size - n1) <= _MOST_OF_MEMORY * min(limits)
 
 
-def note(recording: Recording) -> str | None:
+def note(recording: Recording) -> Evidence | None:
     scale = noise_scale(recording)
-    return None if scale is None else f"the gradient noise scale is {scale.words()}"
+    return None if scale is None else fact("noise-scale", scale=within(scale.as_fact()))
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -164,6 +169,20 @@ FIX = FixSpec(
     p_helps=0.6,  # per sample, up to the memory limit
     no_bound="What of a step stays as it is with more samples, one size does not show.",
     refuses=refuses,
+    sentences={
+        "scale-unknown": "not known (95 %: above {low}, from {gradients} gradients)",
+        "scale-above": "about {estimate} samples (95 %: above {low}, from {gradients} gradients)",
+        "scale-between": "about {estimate} samples (95 %: {low} to {high}, from {gradients} "
+        "gradients)",
+        "beyond-noise-scale": "The gradient noise scale is {scale:fact}: of batches larger than "
+        "{size}, most of the additional samples are wasted.",
+        "too-few-samples": "The dataset has {samples} samples: too few for batches larger than "
+        "{size}.",
+        "noise-scale": "the gradient noise scale is {scale:fact}",
+        "no-loader": "The loop uses no torch DataLoader, whose batch size could be set.",
+        "batches-from-elsewhere": "The loader gets its batches from a batch sampler or from the "
+        "dataset itself.",
+    },
     settings=settings,
     suits=lambda trace: trace.trains is True,
     next_settings=next_settings,

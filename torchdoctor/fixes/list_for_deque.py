@@ -113,16 +113,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def replaced(population: Any) -> _Ring:
         ring = _Ring(population, population.maxlen)
         for holder in gc.get_referrers(population):
-            if isinstance(holder, dict):
-                names = [name for name, value in holder.items() if value is population]
-                for name in names:
-                    holder[name] = ring
-                    placed.append((holder, name, population, ring))
-            elif hasattr(holder, "__dict__"):
-                names = [name for name, value in vars(holder).items() if value is population]
-                for name in names:
-                    setattr(holder, name, ring)
-                    placed.append((holder, name, population, ring))
+            for name in _names_of(population, holder):
+                _bind(holder, name, ring)
+                placed.append((holder, name, population, ring))
         if not placed:
             program.refuse("The deque is a local variable, which nobody else can replace.")
         program.applied()
@@ -132,15 +125,25 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         for holder, name, population, ring in placed:
             population.clear()
             population.extend(ring)
-            if isinstance(holder, dict):
-                holder[name] = population
-            else:
-                setattr(holder, name, population)
+            _bind(holder, name, population)
         placed.clear()
 
     program.set_reason("random.sample drew from no deque.")
     program.replace(random, "sample", make)
     program.at_first_batch(lambda: None, put_back)
+
+
+def _names_of(population: Any, holder: Any) -> list[Any]:
+    """Return the keys of a dict, or the attributes of an object, that hold the deque."""
+    held = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+    return [name for name, value in held.items() if value is population]
+
+
+def _bind(holder: Any, name: Any, value: Any) -> None:
+    if isinstance(holder, dict):
+        holder[name] = value
+    else:
+        setattr(holder, name, value)
 
 
 _ROW: dict[str, Any] = {
@@ -157,6 +160,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.8,
     needs_finding=True,
     refuses=_LINES.refuses,
+    sentences=_LINES.sentences,
     suits=lambda trace: False,
     touches=_LINES.touches,
     apply=apply,

@@ -38,7 +38,16 @@ from torchdoctor.fixes._parts import changed_itself, hardly_waits
 from torchdoctor.queries import loading, lookup
 from torchdoctor.queries.loading import TRACED_WORKERS, traced_workers
 from torchdoctor.queries.touched import given_back, several, waits
-from torchdoctor.schema import Evidence, Example, FixSpec, LoaderFacts, Recording, Settings, Touches
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    LoaderFacts,
+    Recording,
+    Settings,
+    Touches,
+    fact,
+)
 
 _IOWAIT = 0.2
 _ALMOST = 0.85  # of the workers that would keep up with the model
@@ -46,20 +55,17 @@ _STARTED_AGAIN = 0.03  # share of the step
 _MOST_SETTINGS = 4
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     loaders = lookup.training_loaders(recording)
     if not loaders:
-        return "The loop uses no torch DataLoader, so there are no workers to start."
+        return fact("no-loader")
     loader = loaders[0]
     if loader.num_workers and not _shards(loader):
-        how = "does not shard" if loader.shards_by_worker is False else "was not seen to shard"
-        name = loader.dataset_cls or "The dataset"
-        return (
-            f"{name} {how} itself by worker, so each would yield every sample again: share them "
-            "out by torch.utils.data.get_worker_info() in its __iter__."
-        )
+        does_not = loader.shards_by_worker is False
+        ident = "does-not-shard" if does_not else "not-seen-to-shard"
+        return fact(ident, dataset=loader.dataset_cls or "The dataset")
     if any("cuda" in shape for shape in loader.batch_shapes):
-        return "The batches already lie on the GPU, where worker processes cannot make them."
+        return fact("batches-on-gpu")
     return None if _started_again(recording) else hardly_waits(recording)
 
 
@@ -241,6 +247,16 @@ FIX = FixSpec(
     by_second_loader=True,
     prepares_elsewhere=True,
     refuses=refuses,
+    sentences={
+        "does-not-shard": "{dataset} does not shard itself by worker, so each would yield every "
+        "sample again: share them out by torch.utils.data.get_worker_info() in its __iter__.",
+        "not-seen-to-shard": "{dataset} was not seen to shard itself by worker, so each would "
+        "yield every sample again: share them out by torch.utils.data.get_worker_info() in its "
+        "__iter__.",
+        "no-loader": "The loop uses no torch DataLoader, so there are no workers to start.",
+        "batches-on-gpu": "The batches already lie on the GPU, where worker processes cannot make "
+        "them.",
+    },
     settings=settings,
     says=says,
     together=together,

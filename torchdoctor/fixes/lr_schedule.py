@@ -26,7 +26,7 @@ generalises, which no short run shows. A rate that is too high makes the loss di
 """
 
 from torchdoctor.queries.lookup import place
-from torchdoctor.schema import OptimizerFacts, Recording
+from torchdoctor.schema import Evidence, OptimizerFacts, Recording, fact
 from torchdoctor.schema.specs import FixSpec, Settings, TrainingAdvice, process
 
 
@@ -34,16 +34,16 @@ def _stepped(recording: Recording) -> list[OptimizerFacts]:
     return [optimizer for optimizer in recording.main.optimizers if optimizer.steps]
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     optimizers = _stepped(recording)
     if not optimizers or any(
         optimizer.lr is None or optimizer.first_lr is None for optimizer in optimizers
     ):
-        return "The learning rate is not known: no torch optimizer stepped."
+        return fact("no-learning-rate")
     if recording.main.flags.schedulers:
-        return "The program makes a learning-rate scheduler."
+        return fact("makes-scheduler")
     if any(optimizer.lr != optimizer.first_lr for optimizer in optimizers):
-        return "The program changes the learning rate by itself."
+        return fact("changes-rate-itself")
     return None
 
 
@@ -83,6 +83,11 @@ FIX = FixSpec(
     keeps_results="changes training",
     untried="a short run does not show whether a model trains better.",
     refuses=refuses,
+    sentences={
+        "no-learning-rate": "The learning rate is not known: no torch optimizer stepped.",
+        "makes-scheduler": "The program makes a learning-rate scheduler.",
+        "changes-rate-itself": "The program changes the learning rate by itself.",
+    },
     location=lambda recording: _stepped(recording)[0].location,
     instruction=instruction,
     training=TrainingAdvice(
@@ -99,8 +104,8 @@ FIX = FixSpec(
         ),
     ],
     refusals=[
-        ({}, "not known"),
-        (process(optimizers=[{**_SGD, "lr": 0.02}]), "by itself"),
-        (process(optimizers=[_SGD], flags={"schedulers": 1}), "makes a learning-rate scheduler"),
+        ({}, "no-learning-rate"),
+        (process(optimizers=[{**_SGD, "lr": 0.02}]), "changes-rate-itself"),
+        (process(optimizers=[_SGD], flags={"schedulers": 1}), "makes-scheduler"),
     ],
 )

@@ -53,49 +53,43 @@ from torchdoctor.queries.touched import (
     products_on_cpu,
     several,
 )
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, Touches, fact
 
 _LEAST_CAPABILITY = (7, 0)  # the first compute capability with tensor cores: for float16
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     models = training_models(recording)
     if recording.processes and not models:
-        return "No forward pass of a module was seen to put under autocast."
+        return fact("no-forward-pass")
     if models and all(m.autocast_forwards for m in models):
-        return "The model already runs under autocast."
+        return fact("autocast-already")
     if any({"bfloat16", "float16"} & set(m.dtypes) for m in models):
-        return "The model's own parameters are already in 16 bits."
+        return fact("in-16-bits-already")
     if models and all(m.dtypes == ["float64"] for m in models):
-        return "The model computes in float64, which autocast leaves alone (see single-precision)."
+        return fact("in-float64")
     capability = compute_capability(recording)
     if recording.has_gpu and capability is not None and capability < _LEAST_CAPABILITY:
-        return (
-            f"The GPU (compute capability {capability[0]}.{capability[1]}) has no tensor "
-            "cores: those for float16 came with 7.0, for bfloat16 with 8.0."
-        )
+        return fact("no-tensor-cores", capability=list(capability))
     if not recording.has_gpu and has_bf16_instructions(recording) is False:
-        return (
-            "The processor has no bfloat16 instructions (amx_bf16, avx512_bf16), so bf16 would "
-            "be slower than float32."
-        )
+        return fact("no-bfloat16-instructions")
     return _unscalable(recording) if low_precision(recording) == "float16" else None
 
 
-def _unscalable(recording: Recording) -> str | None:
+def _unscalable(recording: Recording) -> Evidence | None:
     """Return why float16, which needs a gradient scaler, cannot apply."""
     if recording.infers:
         return None
     main = recording.main
     models = recording.main.models
     if main.flags.grad_scaler:
-        return "The program scales gradients itself (GradScaler)."
+        return fact("scales-gradients-itself")
     if any(m.data_parallel == "FSDP" for m in models):
-        return "The gradients are sharded (FSDP), whose overflow no rank sees alone."
+        return fact("gradients-sharded")
     if recording.processes and not any(optimizer.steps for optimizer in main.optimizers):
-        return "float16 needs a gradient scaler, and there is no optimizer step to leave out."
+        return fact("no-step-to-leave-out")
     if any(optimizer.inside_backwards for optimizer in main.optimizers):
-        return "float16 needs a gradient scaler, which cannot leave out a step with a closure."
+        return fact("step-with-closure")
     return None
 
 
@@ -210,6 +204,23 @@ FIX = FixSpec(
     p_helps=0.5,  # gained in 8 of 17 programs of benchmarks/logs
     least_capability=_LEAST_CAPABILITY,
     refuses=refuses,
+    sentences={
+        "no-tensor-cores": "The GPU (compute capability {capability:list|.}) has no tensor cores: "
+        "those for float16 came with 7.0, for bfloat16 with 8.0.",
+        "no-forward-pass": "No forward pass of a module was seen to put under autocast.",
+        "autocast-already": "The model already runs under autocast.",
+        "in-16-bits-already": "The model's own parameters are already in 16 bits.",
+        "in-float64": "The model computes in float64, which autocast leaves alone (see "
+        "single-precision).",
+        "no-bfloat16-instructions": "The processor has no bfloat16 instructions (amx_bf16, "
+        "avx512_bf16), so bf16 would be slower than float32.",
+        "scales-gradients-itself": "The program scales gradients itself (GradScaler).",
+        "gradients-sharded": "The gradients are sharded (FSDP), whose overflow no rank sees alone.",
+        "no-step-to-leave-out": "float16 needs a gradient scaler, and there is no optimizer step "
+        "to leave out.",
+        "step-with-closure": "float16 needs a gradient scaler, which cannot leave out a step with "
+        "a closure.",
+    },
     settings=settings,
     suits=lambda trace: not trace.has_device or multiplies_float32(trace),
     platforms=("cuda", "rocm", "xpu"),

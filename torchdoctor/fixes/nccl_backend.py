@@ -24,15 +24,15 @@ from torchdoctor.edits.calls import call_edits
 from torchdoctor.queries.hardware import backend_by_host
 from torchdoctor.queries.lookup import place
 from torchdoctor.queries.touched import collectives
-from torchdoctor.schema import FixSpec, Recording, Settings, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, fact, process
 
 _BACKEND = {"backend": "cpu:gloo,cuda:nccl"}
 _CALLEE = "init_process_group"
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if backend_by_host(recording) is None:
-        return "No tensors of GPUs are sent between processes by gloo or MPI."
+        return fact("no-gpu-tensors-by-gloo")
     return None
 
 
@@ -58,11 +58,17 @@ FIX = FixSpec(
     untried="NCCL needs a GPU of its own for each process, which only the script can give it.",
     touches=collectives,
     refuses=refuses,
+    sentences={
+        "no-gpu-tensors-by-gloo": "No tensors of GPUs are sent between processes by gloo or MPI.",
+    },
     platforms=("cuda", "rocm"),
     instruction=instruction,
     edits=lambda settings, recording: call_edits(
         recording, recording.main.backend_location, _CALLEE, _BACKEND
     ),
     offers=[(process(**_GLOO), 'train.py:8  init_process_group(backend="cpu:gloo,cuda:nccl"')],
-    refusals=[({}, "No tensors of GPUs"), (process(**{**_GLOO, "backend": "nccl"}), "No tensors")],
+    refusals=[
+        ({}, "no-gpu-tensors-by-gloo"),
+        (process(**{**_GLOO, "backend": "nccl"}), "no-gpu-tensors-by-gloo"),
+    ],
 )

@@ -27,20 +27,20 @@ from typing import Any
 from torchdoctor.edits import DecoratorEdit, Edit
 from torchdoctor.queries.lookup import place
 from torchdoctor.queries.touched import phases
-from torchdoctor.schema import Example, FixSpec, ModelFacts, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, ModelFacts, Recording, Settings, fact
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     models = recording.main.models
     steps = recording.steps
     if not any(m.eval_forwards for m in models):
         if steps is not None and steps.program_ended:
-            return "No evaluation was made: the program ended without one."
-        return "No evaluation was reached in the launch: it was stopped before the first one."
+            return fact("no-evaluation-made")
+        return fact("no-evaluation-reached")
     if not any(m.eval_forwards_with_grad for m in models):
-        return "No evaluation with gradients on was seen."
+        return fact("no-evaluation-with-gradients")
     if not _changed(recording):
-        return "The model trains in evaluation mode, so its forward passes need gradients."
+        return fact("trains-in-evaluation-mode")
     return None
 
 
@@ -119,6 +119,14 @@ FIX = FixSpec(
     p_helps=0.5,  # the graph is seen to be built
     touches=lambda recording: phases(recording, "evaluation_s"),
     refuses=refuses,
+    sentences={
+        "no-evaluation-reached": "No evaluation was reached in the launch: it was stopped before "
+        "the first one.",
+        "no-evaluation-with-gradients": "No evaluation with gradients on was seen.",
+        "trains-in-evaluation-mode": "The model trains in evaluation mode, so its forward passes "
+        "need gradients.",
+        "no-evaluation-made": "No evaluation was made: the program ended without one.",
+    },
     apply=apply,
     location=lambda recording: next((m.eval_with_grad_location for m in _changed(recording)), None),
     instruction=instruction,

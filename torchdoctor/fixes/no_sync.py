@@ -33,15 +33,24 @@ from typing import Any
 from torchdoctor.queries.lookup import place
 from torchdoctor.queries.ranks import ACCUMULATED, batches_of_update
 from torchdoctor.queries.touched import collectives
-from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings, process
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Location,
+    Recording,
+    Settings,
+    fact,
+    process,
+)
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     batches = batches_of_update(recording)
     if batches is None:
-        return "No DistributedDataParallel exchanges gradients."
+        return fact("no-distributed-data-parallel")
     if batches < ACCUMULATED:
-        return "The gradients of each backward pass are used at once: they have to be exchanged."
+        return fact("gradients-used-at-once")
     return None
 
 
@@ -107,14 +116,19 @@ FIX: FixSpec = FixSpec(
     p_helps=0.8,
     needs_finding=True,
     refuses=refuses,
+    sentences={
+        "no-distributed-data-parallel": "No DistributedDataParallel exchanges gradients.",
+        "gradients-used-at-once": "The gradients of each backward pass are used at once: they have "
+        "to be exchanged.",
+    },
     suits=lambda trace: False,
     apply=apply,
     location=location,
     instruction=instruction,
     offers=[({**_TRAINS, **_ACCUMULATES}, "model.no_sync()")],
     refusals=[
-        (process(), "exchanges gradients"),
-        ({**_TRAINS, "steps": {"backwards_per_step": 1.0}}, "used at once"),
+        (process(), "no-distributed-data-parallel"),
+        ({**_TRAINS, "steps": {"backwards_per_step": 1.0}}, "gradients-used-at-once"),
     ],
     example=Example(
         code="""

@@ -22,24 +22,27 @@ differently in training and evaluation, and suits no batch of one or two.
 """
 
 from torchdoctor.queries.lookup import training_models
-from torchdoctor.schema import FixSpec, Recording, Settings, TrainingAdvice, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, TrainingAdvice, fact, process
 
 _FAR = 5.0  # |mean| or deviation above it; below a fifth of 1 as well
 _DEEP = 4  # convolutions
 _MOST_SHOWN = 8  # channels
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     main = recording.main
     if not main.analysed_steps:
-        return "The model's inputs were not examined: that needs steps after the profiler window."
+        return fact("inputs-unexamined")
     if _input(recording) or _deep(recording):
         return None
     if main.input_mean is None or main.input_std is None:
-        return "The model's first input has no mean: it is token numbers, or no tensor was seen."
-    return (
-        f"The inputs have mean {main.input_mean:.2g} and deviation {main.input_std:.2g}: within "
-        f"what is passed over (|mean| up to {_FAR:g}, deviation {1 / _FAR:g} to {_FAR:g}, or 0)."
+        return fact("inputs-without-mean")
+    return fact(
+        "normal-enough",
+        mean=main.input_mean,
+        deviation=main.input_std,
+        most=_FAR,
+        least=1 / _FAR,
     )
 
 
@@ -84,6 +87,14 @@ FIX = FixSpec(
     keeps_results="changes training",
     untried="a short run does not show whether a model trains better.",
     refuses=refuses,
+    sentences={
+        "normal-enough": "The inputs have mean {mean:.2g} and deviation {deviation:.2g}: within "
+        "what is passed over (|mean| up to {most:g}, deviation {least:g} to {most:g}, or 0).",
+        "inputs-unexamined": "The model's inputs were not examined: that needs steps after the "
+        "profiler window.",
+        "inputs-without-mean": "The model's first input has no mean: it is token numbers, or no "
+        "tensor was seen.",
+    },
     instruction=instruction,
     training=TrainingAdvice(
         costs=(
@@ -99,11 +110,11 @@ FIX = FixSpec(
         ),
     ],
     refusals=[
-        ({}, "profiler window"),
+        ({}, "inputs-unexamined"),
         (
             process(analysed_steps=6, input_mean=0.242, input_std=0.219),
-            "mean 0.24 and deviation 0.22: within what is passed over (|mean| up to 5, deviation",
+            "normal-enough",
         ),
-        (process(analysed_steps=6), "token numbers"),
+        (process(analysed_steps=6), "inputs-without-mean"),
     ],
 )

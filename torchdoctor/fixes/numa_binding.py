@@ -22,19 +22,19 @@ Sums are split among fewer threads, so they round differently.
 import os
 from typing import Any
 
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact
 
 _NODES = "/sys/devices/system/node"
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     nodes = recording.environment.numa_nodes
     if nodes is None:
-        return "How many memory nodes the machine has is not known."
+        return fact("memory-nodes-unknown")
     if nodes < 2:
-        return "The machine has one memory node."
+        return fact("one-memory-node")
     if recording.has_gpu and (recording.shares.cpu or 0.0) < 0.05:
-        return "The model is on a GPU, and the host's operators hardly matter."
+        return fact("model-on-gpu")
     return None
 
 
@@ -66,6 +66,11 @@ FIX = FixSpec(
     keeps_results="within rounding",
     p_helps=0.3,
     refuses=refuses,
+    sentences={
+        "memory-nodes-unknown": "How many memory nodes the machine has is not known.",
+        "one-memory-node": "The machine has one memory node.",
+        "model-on-gpu": "The model is on a GPU, and the host's operators hardly matter.",
+    },
     touches=lambda recording: None if (recording.environment.numa_nodes or 1) > 1 else [],
     settings=lambda recording: [{"node": 0}],
     suits=lambda trace: not trace.has_device,

@@ -32,26 +32,26 @@ as fast for 64 rows (three fifths of 15 pairs of calls: 1.9x to 3.8x) and 1.8x f
 from torchdoctor.fixes._parts import infers_elsewhere
 from torchdoctor.queries.lookup import training_models
 from torchdoctor.queries.touched import phases
-from torchdoctor.schema import FixSpec, Recording, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, fact, process
 
 _DECODES = ("generate", "chat", "transcribe")
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if elsewhere := infers_elsewhere(recording):
         return elsewhere
     models = training_models(recording)
     if not any(model.linear for model in models):
-        return "No model with Linear layers is called."
+        return fact("no-linear-layers")
     if any(model.conv2d or model.recurrent for model in models):
-        return "The model has convolutions or recurrent layers, with which it was not run."
+        return fact("untried-layers")
     decodes = any(entry.name in _DECODES and entry.calls for entry in recording.main.entry_points)
     if decodes or any(model.grown_calls for model in models):
-        return "The model decodes token by token, which one exported call does not."
+        return fact("decodes-tokens")
     if any(model.compiled for model in models):
-        return "The model is compiled already."
+        return fact("compiled-already")
     if any(model.dtypes != ["float32"] for model in models):
-        return "The model is not in float32 throughout, as all that was tried."
+        return fact("not-in-float32")
     return None
 
 
@@ -64,16 +64,26 @@ FIX: FixSpec = FixSpec(
     untried="it exports the model to a library that the program does not have.",
     touches=lambda recording: phases(recording, "forward_s"),
     refuses=refuses,
+    sentences={
+        "no-linear-layers": "No model with Linear layers is called.",
+        "untried-layers": "The model has convolutions or recurrent layers, with which it was not "
+        "run.",
+        "decodes-tokens": "The model decodes token by token, which one exported call does not.",
+        "not-in-float32": "The model is not in float32 throughout, as all that was tried.",
+    },
     suits=lambda trace: False,
     least_torch=(2, 5),
     instruction=lambda settings, recording: FIX.permanent_form,
     offers=[({"steps": _STEPS, **process(models=[_MODEL])}, "torch.onnx.export(")],
     refusals=[
-        ({}, "trains"),
-        ({"steps": _STEPS, **process(models=[{**_MODEL, "device": "cuda:0"}])}, "GPU"),
-        ({"steps": _STEPS, **process(models=[{**_MODEL, "linear": 0}])}, "Linear"),
-        ({"steps": _STEPS, **process(models=[{**_MODEL, "conv2d": 3}])}, "convolutions"),
-        ({"steps": _STEPS, **process(models=[{**_MODEL, "grown_calls": 8}])}, "token by token"),
+        ({}, "program-trains"),
+        (
+            {"steps": _STEPS, **process(models=[{**_MODEL, "device": "cuda:0"}])},
+            "run-on-cpus-alone",
+        ),
+        ({"steps": _STEPS, **process(models=[{**_MODEL, "linear": 0}])}, "no-linear-layers"),
+        ({"steps": _STEPS, **process(models=[{**_MODEL, "conv2d": 3}])}, "untried-layers"),
+        ({"steps": _STEPS, **process(models=[{**_MODEL, "grown_calls": 8}])}, "decodes-tokens"),
         (
             {
                 "steps": _STEPS,
@@ -82,9 +92,12 @@ FIX: FixSpec = FixSpec(
                     entry_points=[{"ident": 0, "name": "generate", "calls": 3}],
                 ),
             },
-            "token by token",
+            "decodes-tokens",
         ),
-        ({"steps": _STEPS, **process(models=[{**_MODEL, "compiled": True}])}, "compiled"),
-        ({"steps": _STEPS, **process(models=[{**_MODEL, "dtypes": ["bfloat16"]}])}, "float32"),
+        ({"steps": _STEPS, **process(models=[{**_MODEL, "compiled": True}])}, "compiled-already"),
+        (
+            {"steps": _STEPS, **process(models=[{**_MODEL, "dtypes": ["bfloat16"]}])},
+            "not-in-float32",
+        ),
     ],
 )

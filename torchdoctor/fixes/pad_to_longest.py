@@ -28,6 +28,7 @@ from torchdoctor.edits import Edit, InputEdit
 from torchdoctor.queries.lookup import place, training_models
 from torchdoctor.queries.touched import calls
 from torchdoctor.schema import (
+    Evidence,
     Example,
     FixSpec,
     Location,
@@ -35,6 +36,7 @@ from torchdoctor.schema import (
     Recording,
     Settings,
     Touches,
+    fact,
     process,
 )
 
@@ -44,9 +46,9 @@ _COMPARED = 3  # calls in which both are computed
 _CUT = "{argument}[:, : int(({argument} != TOKEN).any(0).cumsum(0).argmax()) + 1]"
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not _padded(recording):
-        return "No batch of tokens ends with padding in all of its rows."
+        return fact("no-common-padding")
     return None
 
 
@@ -88,20 +90,6 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return torch.utils._pytree.tree_map(shorter, (args, kwargs))
 
-    def same(cut_output: Any, other: Any) -> bool:
-        ours, theirs = map(torch.utils._pytree.tree_leaves, (cut_output, other))
-        if len(ours) != len(theirs):
-            return False
-        for leaf, other_leaf in zip(ours, theirs, strict=True):
-            if not isinstance(leaf, torch.Tensor):
-                continue
-            if leaf.shape != other_leaf.shape:
-                return False
-            scale = float(other_leaf.float().abs().max()) if other_leaf.numel() else 0.0
-            if not torch.allclose(leaf.float(), other_leaf.float(), rtol=1e-3, atol=1e-4 * scale):
-                return False
-        return True
-
     def change(module: Any, args: Any, kwargs: Any) -> Any:
         cut_off = cut(module, args, kwargs)
         if cut_off is None:
@@ -114,13 +102,30 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             with torch.no_grad():
                 whole = module._call_impl(*args, **kwargs)
                 part = module._call_impl(*cut_off[0], **cut_off[1])
-            if not same(part, whole):
+            if not _same_output(torch, part, whole):
                 program.refuse("The model's output depends on the padding.")
         program.applied()
         return cut_off
 
     program.set_reason("No batch of tokens ended with padding in all of its rows.")
     program.at("arguments", change)
+
+
+def _same_output(torch: Any, of_cut: Any, of_whole: Any) -> bool:
+    """Return whether all tensors of two outputs are the same but for the order of additions."""
+    cut_leaves = torch.utils._pytree.tree_leaves(of_cut)
+    whole_leaves = torch.utils._pytree.tree_leaves(of_whole)
+    if len(cut_leaves) != len(whole_leaves):
+        return False
+    for leaf, whole in zip(cut_leaves, whole_leaves, strict=True):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        if leaf.shape != whole.shape:
+            return False
+        scale = float(whole.float().abs().max()) if whole.numel() else 0.0
+        if not torch.allclose(leaf.float(), whole.float(), rtol=1e-3, atol=1e-4 * scale):
+            return False
+    return True
 
 
 def _not_comparable(module: Any) -> str | None:
@@ -173,13 +178,16 @@ FIX: FixSpec = FixSpec(
     touches=touches,
     p_helps=0.8,  # the padding is seen
     refuses=refuses,
+    sentences={
+        "no-common-padding": "No batch of tokens ends with padding in all of its rows.",
+    },
     apply=apply,
     location=location,
     instruction=instruction,
     edits=edits,
     refusals=[
-        ({}, "padding"),
-        ({"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 9}])}, "padding"),
+        ({}, "no-common-padding"),
+        ({"steps": _STEPS, **process(models=[{"ident": 0, "forwards": 9}])}, "no-common-padding"),
     ],
     example=Example(
         code="""

@@ -29,21 +29,21 @@ from torchdoctor.queries.arithmetic import padding_gains
 from torchdoctor.queries.hardware import compute_capability
 from torchdoctor.queries.lookup import training_models
 from torchdoctor.queries.touched import uneven_products
-from torchdoctor.schema import FixSpec, Recording, Settings, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, fact, process
 
 _NAMED = 3
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     timed = padding_gains(recording)
     if timed and not any(product.worthwhile for product in timed):
-        return f"Padded, the program's own products gain too little: {timed[0].text}."
+        return fact("padding-gains-too-little", product=timed[0].text)
     if timed:
         return None
     if not recording.has_gpu:
-        return "The model is on the CPU, which has no tiles to fill."
+        return fact("model-on-cpu")
     if not (odd_sizes.CHECK.findings(recording) or sizes_not_multiples.CHECK.findings(recording)):
-        return "No large layer has a size that tensor cores are slow with."
+        return fact("no-odd-sizes")
     return None
 
 
@@ -96,6 +96,12 @@ FIX = FixSpec(
     touches=uneven_products,
     untried="only its source can give it other shapes: its products are timed alone.",
     refuses=refuses,
+    sentences={
+        "padding-gains-too-little": "Padded, the program's own products gain too little: "
+        "{product}.",
+        "model-on-cpu": "The model is on the CPU, which has no tiles to fill.",
+        "no-odd-sizes": "No large layer has a size that tensor cores are slow with.",
+    },
     platforms=("cuda",),
     advice=advice,
     instruction=instruction,
@@ -107,11 +113,11 @@ FIX = FixSpec(
         ),
     ],
     refusals=[
-        (process(models=[{**_MODEL, "device": "cpu"}]), "CPU"),
-        (process(models=[{**_MODEL, "odd_sizes": []}]), "No large layer"),
+        (process(models=[{**_MODEL, "device": "cpu"}]), "model-on-cpu"),
+        (process(models=[{**_MODEL, "odd_sizes": []}]), "no-odd-sizes"),
         (
             process(models=[_MODEL], padded_products=[odd_sizes.NO_GAIN]),
-            "gain too little: columns 1001 -> 1008: 1.00x",
+            "padding-gains-too-little",
         ),
     ],
 )

@@ -24,26 +24,24 @@ from typing import Any
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.fixes import loader_workers
 from torchdoctor.fixes._parts import changed_itself, hardly_waits
-from torchdoctor.queries.lookup import loader_target, place, training_loaders
+from torchdoctor.queries.lookup import loader_target, training_loaders
 from torchdoctor.queries.touched import waits
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     loaders = training_loaders(recording)
     if not loaders:
-        return "The loop uses no torch DataLoader, so there are no workers to keep."
+        return fact("no-loader")
     loader = loaders[0]
     if loader.persistent_workers:
-        return "The loader's workers already are persistent."
+        return fact("persistent-already")
     if len(loaders) > 1:
-        where = place(recording, loader.location, "where it is made")
-        once = f"construct it once before the loop, with persistent_workers=True ({where})"
-        return f"The loader is constructed anew each epoch, and its workers end with it: {once}."
+        return fact("made-anew-each-epoch", location=loader.location)
     if loader.iterators <= 1:
-        return "The loader was iterated once in the observed run: no workers were started again."
+        return fact("iterated-once")
     if loader.iterable and not loader.num_workers:
-        return "The loader has no worker processes to keep."
+        return fact("no-workers")
     return None if loader.num_workers else hardly_waits(recording)
 
 
@@ -85,6 +83,16 @@ FIX = FixSpec(
     p_helps=0.6,  # workers start again each epoch
     prepares_elsewhere=True,
     refuses=refuses,
+    sentences={
+        "made-anew-each-epoch": "The loader is constructed anew each epoch, and its workers end "
+        "with it: construct it once before the loop, with persistent_workers=True[ "
+        "({location:place})].",
+        "no-loader": "The loop uses no torch DataLoader, so there are no workers to keep.",
+        "persistent-already": "The loader's workers already are persistent.",
+        "iterated-once": "The loader was iterated once in the observed run: no workers were "
+        "started again.",
+        "no-workers": "The loader has no worker processes to keep.",
+    },
     settings=settings,
     together=loader_workers.together,
     includes=includes,

@@ -30,28 +30,36 @@ from torchdoctor.edits import Edit, NonBlockingEdit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, trainer_call
 from torchdoctor.queries.lookup import loader_target, training_loaders
 from torchdoctor.queries.touched import pinned_copies
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, TraceStatistics
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Recording,
+    Settings,
+    TraceStatistics,
+    fact,
+)
 
 _WORTH = 0.005  # of the step
 _MARK = "_torchdoctor_pinned_by_loader"
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.has_gpu:
-        return "The model is on no GPU, and pinned memory only helps copies to one."
+        return fact("no-gpu")
     loaders = training_loaders(recording)
     if not loaders:
-        return "The loop uses no torch DataLoader, whose batches could be pinned."
+        return fact("no-loader")
     if any("cuda" in shape for shape in loaders[0].batch_shapes):
-        return "The loader's batches already lie on the GPU."
+        return fact("batches-on-gpu")
     steps = recording.steps
     trace = recording.trace
     pageable = steps.pageable_copies_per_step if steps is not None else None
     blocking = steps is not None and bool(steps.blocking_copies_per_step)
     if loaders[0].pin_memory and pageable == 0 and not blocking:
-        return "Batches are already pinned and copied without blocking."
+        return fact("pinned-already")
     if trace is not None and _hardly_held(trace) and not blocking:
-        return "Copies from memory that is not pinned hold the host for under 0.5 % of the step."
+        return fact("copies-hardly-matter")
     return None
 
 
@@ -138,6 +146,14 @@ FIX = FixSpec(
     p_helps=0.4,
     by_second_loader=True,
     refuses=refuses,
+    sentences={
+        "no-gpu": "The model is on no GPU, and pinned memory only helps copies to one.",
+        "no-loader": "The loop uses no torch DataLoader, whose batches could be pinned.",
+        "batches-on-gpu": "The loader's batches already lie on the GPU.",
+        "pinned-already": "Batches are already pinned and copied without blocking.",
+        "copies-hardly-matter": "Copies from memory that is not pinned hold the host for under 0.5 "
+        "% of the step.",
+    },
     settings=lambda recording: [loader_target(recording)],
     touches=pinned_copies,
     suits=lambda trace: trace.has_device and not _hardly_held(trace),

@@ -50,15 +50,15 @@ normalization sees a part at a time. Every batch must be divisible into them (dr
 
 from torchdoctor.fixes._parts import fewer_than_two_gpus, with_own_command
 from torchdoctor.queries.hardware import memory_is_short
-from torchdoctor.schema import FixSpec, Recording, Settings, on_gpu, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, fact, on_gpu, process
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if reason := fewer_than_two_gpus(recording):
         return reason
     if not any(model.data_parallel == "FSDP" for model in recording.main.models):
-        return "Sharding the model (fsdp) comes first."
-    return None if memory_is_short(recording) else "The model fits."
+        return fact("sharding-first")
+    return None if memory_is_short(recording) else fact("model-fits")
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
@@ -78,7 +78,15 @@ FIX = FixSpec(
     least_torch=(2, 6),
     no_bound="It saves memory, and the exchange that it needs was not recorded.",
     refuses=refuses,
+    sentences={
+        "sharding-first": "Sharding the model (fsdp) comes first.",
+        "model-fits": "The model fits.",
+    },
     instruction=instruction,
     offers=[({**_FULL, **_SHARDED}, "# torchrun --standalone --nproc-per-node 2 train.py")],
-    refusals=[(_FULL, "fewer than two"), ({**_FULL, **_WHOLE}, "fsdp"), (_SHARDED, "fits")],
+    refusals=[
+        (_FULL, "fewer-than-two-gpus"),
+        ({**_FULL, **_WHOLE}, "sharding-first"),
+        (_SHARDED, "model-fits"),
+    ],
 )

@@ -23,21 +23,21 @@ from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.fixes._parts import hardly_waits
 from torchdoctor.queries.lookup import loader_target, training_loaders, workers_keep_up
 from torchdoctor.queries.touched import waits
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact
 
 _DEFAULT = 2  # DataLoader's own, where workers are used
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     loaders = training_loaders(recording)
     if not loaders:
-        return "The loop uses no torch DataLoader, so nothing is prefetched."
+        return fact("no-loader")
     if loaders[0].num_workers == 0:
-        return "The loader has no worker processes, and only those prepare batches ahead."
+        return fact("no-workers")
     if workers_keep_up(recording):
-        return "A batch mostly lies ready: preparing more ahead would change nothing."
+        return fact("batches-lie-ready")
     if not settings(recording):
-        return f"Each worker already prepares {loaders[0].prefetch_factor} batches ahead."
+        return fact("ahead-already", batches=loaders[0].prefetch_factor)
     return hardly_waits(recording)
 
 
@@ -71,6 +71,13 @@ FIX = FixSpec(
     p_helps=0.2,
     by_second_loader=True,
     refuses=refuses,
+    sentences={
+        "ahead-already": "Each worker already prepares {batches} batches ahead.",
+        "no-loader": "The loop uses no torch DataLoader, so nothing is prefetched.",
+        "no-workers": "The loader has no worker processes, and only those prepare batches ahead.",
+        "batches-lie-ready": "A batch mostly lies ready: preparing more ahead would change "
+        "nothing.",
+    },
     settings=settings,
     suits=lambda trace: False,
     apply=apply,

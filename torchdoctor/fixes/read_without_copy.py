@@ -161,6 +161,7 @@ FIX: FixSpec = FixSpec(
     p_helps=0.5,
     needs_finding=True,
     refuses=_LINES.refuses,
+    sentences=_LINES.sentences,
     suits=lambda trace: False,
     settings=settings,
     says=lambda settings: "read the original in place of its copy",

@@ -25,17 +25,17 @@ from typing import Any
 from torchdoctor.edits import DetachEdit
 from torchdoctor.probe.hooks.analysis import ANALYSED_STEPS
 from torchdoctor.queries.lookup import place
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     main = recording.main
     if main.analysed_steps < ANALYSED_STEPS:  # kept graphs are looked for at the last one
-        return "Earlier graphs were not looked for: that needs steps after the profiler window."
+        return fact("graphs-unexamined")
     if not main.kept_graphs:
-        return "No graph of an earlier step is kept."
+        return fact("no-kept-graphs")
     if main.flags.retain_graph:
-        return "The program passes retain_graph=True: the graphs may be kept on purpose."
+        return fact("graphs-retained-on-purpose")
     return None
 
 
@@ -93,6 +93,13 @@ FIX = FixSpec(
     p_helps=0.5,  # the graph is seen to be kept
     no_bound="What a kept graph costs grows from step to step: no usual step shows it.",
     refuses=refuses,
+    sentences={
+        "graphs-unexamined": "Earlier graphs were not looked for: that needs steps after the "
+        "profiler window.",
+        "no-kept-graphs": "No graph of an earlier step is kept.",
+        "graphs-retained-on-purpose": "The program passes retain_graph=True: the graphs may be "
+        "kept on purpose.",
+    },
     settings=settings,
     by_hand=lambda recording: not settings(recording),
     apply=apply,

@@ -28,7 +28,16 @@ from typing import Any
 from torchdoctor.edits import DetachEdit, Edit, RemoveEdit
 from torchdoctor.fixes._parts import Lines
 from torchdoctor.queries.touched import synchronization
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, TensorCall, TraceStatistics
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Recording,
+    Settings,
+    TensorCall,
+    TraceStatistics,
+    fact,
+)
 
 _NOTABLE = 0.05  # of the step
 _NOT_NEEDED = ("synchronize", "empty_cache")
@@ -53,9 +62,9 @@ _WAITS = Lines(
 )
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.has_gpu:
-        return "The model is on the CPU, where nothing waits for a GPU."
+        return fact("no-gpu")
     return _WAITS.refuses(recording)
 
 
@@ -119,6 +128,10 @@ FIX = FixSpec(
     keeps_results="exactly",
     p_helps=0.5,  # the wait is seen in the loop
     refuses=refuses,
+    sentences=_WAITS.sentences
+    | {
+        "no-gpu": "The model is on the CPU, where nothing waits for a GPU.",
+    },
     touches=synchronization,
     suits=suits,
     advice=advice,

@@ -24,12 +24,12 @@ from typing import Any
 from torchdoctor.edits.calls import call_edits
 from torchdoctor.queries.lookup import place
 from torchdoctor.queries.touched import zeroing
-from torchdoctor.schema import Example, FixSpec, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, fact
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if recording.main.flags.zero_grad_to_zero == 0:
-        return "Nothing calls zero_grad(set_to_none=False): gradients are set to None already."
+        return fact("set-to-none-already")
     return None
 
 
@@ -60,6 +60,10 @@ FIX = FixSpec(
     when="between steps",
     p_helps=0.2,
     refuses=refuses,
+    sentences={
+        "set-to-none-already": "Nothing calls zero_grad(set_to_none=False): gradients are set to "
+        "None already.",
+    },
     touches=zeroing,
     suits=lambda trace: trace.trains is True,
     apply=apply,

@@ -36,16 +36,16 @@ batches as there are GPUs: the learning rate may have to follow.
 
 from torchdoctor.fixes._parts import is_replicated
 from torchdoctor.queries.torchrun_commands import HOST, program, several_machines, slurm_script
-from torchdoctor.schema import FixSpec, Recording, Settings, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, fact, process
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.has_gpu:
-        return "The program sees fewer than two GPUs."
+        return fact("fewer-than-two-gpus")
     if not is_replicated(recording):
-        return "The program does not train with a process for each GPU."
+        return fact("no-process-for-each-gpu")
     if (recording.main.world_size or 1) < len(recording.main.devices):
-        return "GPUs of this machine are left idle: these come first."
+        return fact("gpus-left-idle")
     return None
 
 
@@ -72,6 +72,10 @@ FIX = FixSpec(
     untried="it needs the other machines.",
     no_bound="The other machines, and the network between them, were not recorded.",
     refuses=refuses,
+    sentences={
+        "no-process-for-each-gpu": "The program does not train with a process for each GPU.",
+        "gpus-left-idle": "GPUs of this machine are left idle: these come first.",
+    },
     suits=lambda trace: False,
     instruction=instruction,
     offers=[
@@ -79,8 +83,8 @@ FIX = FixSpec(
         (_RUNS, "#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n"),
     ],
     refusals=[
-        ({}, "two GPUs"),
-        (process(models=[_ALONE], devices=["A"]), "a process for each GPU"),
-        (process(**_FOUR, world_size=2), "idle"),
+        ({}, "fewer-than-two-gpus"),
+        (process(models=[_ALONE], devices=["A"]), "no-process-for-each-gpu"),
+        (process(**_FOUR, world_size=2), "gpus-left-idle"),
     ],
 )

@@ -30,19 +30,28 @@ from torchdoctor.edits.training import in_single_precision
 from torchdoctor.queries.arithmetic import double_leaves, double_location, double_models
 from torchdoctor.queries.lookup import place, training_loaders, training_models
 from torchdoctor.queries.touched import moved_in_half, precision_ratio, products, several
-from torchdoctor.schema import FixSpec, Recording, Settings, Touches, TraceStatistics, process
+from torchdoctor.schema import (
+    Evidence,
+    FixSpec,
+    Recording,
+    Settings,
+    Touches,
+    TraceStatistics,
+    fact,
+    process,
+)
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     models = training_models(recording)
     if recording.processes and not models:
-        return "No forward pass of a module was seen."
+        return fact("no-forward-pass")
     if not double_models(recording):
-        return "No model that is called has its parameters in float64."
+        return fact("no-float64-parameters")
     if any(dtype.startswith("complex") for m in models for dtype in m.dtypes):
-        return "The model has complex parameters beside those in float64: its precision is meant."
+        return fact("complex-parameters")
     if recording.main.flags.gradcheck_calls:
-        return "The program checks gradients by differences (gradcheck), which needs float64."
+        return fact("gradcheck")
     return None
 
 
@@ -119,6 +128,14 @@ FIX = FixSpec(
     keeps_results="lower precision",
     untried="only the source says which digits the program needs.",
     refuses=refuses,
+    sentences={
+        "no-forward-pass": "No forward pass of a module was seen.",
+        "no-float64-parameters": "No model that is called has its parameters in float64.",
+        "complex-parameters": "The model has complex parameters beside those in float64: its "
+        "precision is meant.",
+        "gradcheck": "The program checks gradients by differences (gradcheck), which needs "
+        "float64.",
+    },
     touches=touches,
     suits=suits,
     location=double_location,
@@ -126,8 +143,8 @@ FIX = FixSpec(
     edits=edits,
     offers=[(process(models=[_MODEL]), "model = model.float()")],
     refusals=[
-        ({}, "No forward pass"),
-        (process(models=[_COMPLEX]), "complex parameters"),
+        ({}, "no-forward-pass"),
+        (process(models=[_COMPLEX]), "complex-parameters"),
         (process(models=[_MODEL], flags={"gradcheck_calls": 1}), "gradcheck"),
     ],
 )

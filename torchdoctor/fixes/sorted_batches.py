@@ -36,18 +36,18 @@ where nothing of torch lies between the texts and the model that could put anoth
 """
 
 from torchdoctor.queries.lookup import training_models
-from torchdoctor.schema import FixSpec, Recording, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, fact, process
 
 _LEAST = 0.1  # of the tokens
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.infers:
-        return "The program trains: the order of its samples is a part of it."
+        return fact("program-trains")
     models = training_models(recording)
     mixed = [(m.padding_share or 0.0) - (m.common_padding_share or 0.0) for m in models]
     if max(mixed, default=0.0) < _LEAST:
-        return "Long and short rows share no batch."
+        return fact("rows-alike")
     return None
 
 
@@ -60,19 +60,23 @@ FIX: FixSpec = FixSpec(
     untried="only whole passes over the data compare it, and whose a result is, the program knows.",
     no_bound="How long the rows of later batches are was not recorded.",
     refuses=refuses,
+    sentences={
+        "program-trains": "The program trains: the order of its samples is a part of it.",
+        "rows-alike": "Long and short rows share no batch.",
+    },
     suits=lambda trace: False,
     instruction=lambda settings, recording: FIX.permanent_form,
     offers=[
         ({"steps": _STEPS, **process(models=[{**_MODEL, "padding_share": 0.4}])}, "batch_sampler="),
     ],
     refusals=[
-        ({}, "trains"),
+        ({}, "program-trains"),
         (
             {
                 "steps": _STEPS,
                 **process(models=[{**_MODEL, "padding_share": 0.4, "common_padding_share": 0.4}]),
             },
-            "share no batch",
+            "rows-alike",
         ),
     ],
 )

@@ -26,7 +26,7 @@ from typing import Any
 from torchdoctor.edits import KeywordEdit
 from torchdoctor.queries.lookup import training_models
 from torchdoctor.queries.touched import dense_gradients
-from torchdoctor.schema import Example, FixSpec, Location, Recording, Settings
+from torchdoctor.schema import Evidence, Example, FixSpec, Location, Recording, Settings, fact
 
 _ROWS = 20_000
 
@@ -35,9 +35,9 @@ def _lines(recording: Recording) -> list[Location]:
     return [line for model in training_models(recording) for line in model.dense_embeddings]
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not _lines(recording):
-        return "No large embedding with dense gradients was seen."
+        return fact("no-large-embedding")
     return None
 
 
@@ -80,6 +80,9 @@ FIX: FixSpec = FixSpec(
     needs_finding=True,
     touches=dense_gradients,
     refuses=refuses,
+    sentences={
+        "no-large-embedding": "No large embedding with dense gradients was seen.",
+    },
     suits=lambda trace: False,
     apply=apply,
     location=lambda recording: next(iter(_lines(recording)), None),

@@ -27,21 +27,21 @@ the same. No GPU was tried.
 from torchdoctor.fixes._parts import infers_elsewhere
 from torchdoctor.queries.lookup import training_models
 from torchdoctor.queries.touched import phases
-from torchdoctor.schema import FixSpec, Recording, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, fact, process
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if elsewhere := infers_elsewhere(recording):
         return elsewhere
     main = recording.main
     generates = any(entry.name == "generate" and entry.calls for entry in main.entry_points)
     if not generates or "transformers" not in main.frameworks:
-        return "No call of `generate` of transformers was seen."
+        return fact("no-generate-call")
     models = training_models(recording)
     if any(model.compiled for model in models):
-        return "The model is compiled already."
+        return fact("compiled-already")
     if any(model.grown_calls for model in models):
-        return "The model decodes without a cache: see key-value-cache first."
+        return fact("decodes-without-cache")
     return None
 
 
@@ -56,32 +56,39 @@ FIX: FixSpec = FixSpec(
     untried="how long the sequences become, which the cache is made for, only the program knows.",
     touches=lambda recording: phases(recording, "forward_s"),
     refuses=refuses,
+    sentences={
+        "no-generate-call": "No call of `generate` of transformers was seen.",
+        "decodes-without-cache": "The model decodes without a cache: see key-value-cache first.",
+    },
     suits=lambda trace: False,
     instruction=lambda settings, recording: FIX.permanent_form,
     offers=[
         ({"steps": _STEPS, **process(models=[_MODEL], **_OF_TRANSFORMERS)}, '"static"'),
     ],
     refusals=[
-        ({}, "trains"),
+        ({}, "program-trains"),
         (
             {"steps": _STEPS, **process(models=[{**_MODEL, "device": "cuda:0"}], **_GENERATE)},
-            "GPU",
+            "run-on-cpus-alone",
         ),
-        ({"steps": _STEPS, **process(models=[_MODEL], frameworks=["transformers"])}, "generate"),
-        ({"steps": _STEPS, **process(models=[_MODEL], **_GENERATE)}, "transformers"),
+        (
+            {"steps": _STEPS, **process(models=[_MODEL], frameworks=["transformers"])},
+            "no-generate-call",
+        ),
+        ({"steps": _STEPS, **process(models=[_MODEL], **_GENERATE)}, "no-generate-call"),
         (
             {
                 "steps": _STEPS,
                 **process(models=[{**_MODEL, "compiled": True}], **_OF_TRANSFORMERS),
             },
-            "compiled",
+            "compiled-already",
         ),
         (
             {
                 "steps": _STEPS,
                 **process(models=[{**_MODEL, "grown_calls": 90}], **_OF_TRANSFORMERS),
             },
-            "key-value-cache",
+            "decodes-without-cache",
         ),
     ],
 )

@@ -65,60 +65,77 @@ def settings(recording: Recording) -> list[Settings]:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    made = {(os.path.realpath(file), line) for file, line, _ in settings["made"]}
-    moved = {(os.path.realpath(file), line) for file, line in settings["moved"]}
-    numbers = {line for _, line in made | moved}
-    plain_types = (str, int, bool, type(None), torch.device, torch.dtype)
-    devices: dict[Any, Any] = {}  # that the tensors of each line of `made` go to
+    program.set_reason("None of the lines seen before was reached twice.")
+    calls = _Calls(torch, settings, program)
+    for name in {name for _, _, name in settings["made"]}:
+        program.replace(torch, name, calls.make_factory)
+    for name in ("to", program.accelerator.type):
+        program.replace(torch.Tensor, name, calls.make_move)
 
-    def line_of(frame: Any) -> tuple[str, int] | None:
-        if frame is None or frame.f_lineno not in numbers:
-            return None
-        return os.path.realpath(frame.f_code.co_filename), frame.f_lineno
 
-    def make_factory(old: Any) -> Any:
+class _Calls:
+    """The factories and moves that stand for those of torch, on the noted lines alone."""
+
+    def __init__(self, torch: Any, settings: Settings, program: Any) -> None:
+        self._program = program
+        self._made = {(os.path.realpath(file), line) for file, line, _ in settings["made"]}
+        self._moved = {(os.path.realpath(file), line) for file, line in settings["moved"]}
+        self._numbers = {line for _, line in self._made | self._moved}
+        self._plain_types = (str, int, bool, type(None), torch.device, torch.dtype)
+        self._devices: dict[Any, Any] = {}  # that the tensors of each line of `made` go to
+
+    def make_factory(self, old: Any) -> Any:
         def factory(*args: Any, **kwargs: Any) -> Any:
-            where = line_of(program.calling_frame())
-            if where not in made or kwargs.get("device") is not None:
+            line = self._line_of(self._program.calling_frame())
+            if line not in self._made or kwargs.get("device") is not None:
                 return old(*args, **kwargs)
-            if where in devices:
-                program.applied()
-                return old(*args, **{**kwargs, "device": devices[where]})
+            if line in self._devices:
+                self._program.applied()
+                return old(*args, **{**kwargs, "device": self._devices[line]})
             result = old(*args, **kwargs)
-            setattr(result, _MADE, where)
+            setattr(result, _MADE, line)
             return result
 
         return factory
 
-    def make_move(old: Any) -> Any:
-        def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-            where = line_of(program.calling_frame())
-            plain = all(isinstance(argument, plain_types) for argument in (*args, *kwargs.values()))
+    def make_move(self, old: Any) -> Any:
+        def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            line = self._line_of(self._program.calling_frame())
             asked = None
-            if where in moved and plain and not self.requires_grad:
-                asked = where, args, kwargs, self._version
-                last_copy: Any = getattr(self, _COPY, None)
-                if (
-                    last_copy is not None
-                    and last_copy[0] == asked
-                    and last_copy[1]._version == last_copy[2]
-                ):
-                    program.applied()
-                    return last_copy[1]
-            result = old(self, *args, **kwargs)
-            if result.device != self.device and hasattr(self, _MADE):
-                devices[getattr(self, _MADE)] = result.device
-            if asked is not None and result is not self:
-                setattr(self, _COPY, (asked, result, result._version))
+            if line in self._moved and self._is_plain(args, kwargs) and not tensor.requires_grad:
+                asked = line, args, kwargs, tensor._version
+                copy = _unchanged_copy(tensor, asked)
+                if copy is not None:
+                    self._program.applied()
+                    return copy
+            result = old(tensor, *args, **kwargs)
+            if result.device != tensor.device and hasattr(tensor, _MADE):
+                self._devices[getattr(tensor, _MADE)] = result.device
+            if asked is not None and result is not tensor:
+                setattr(tensor, _COPY, (asked, result, result._version))
             return result
 
         return move
 
-    program.set_reason("None of the lines seen before was reached twice.")
-    for name in {name for _, _, name in settings["made"]}:
-        program.replace(torch, name, make_factory)
-    for name in ("to", program.accelerator.type):
-        program.replace(torch.Tensor, name, make_move)
+    def _line_of(self, frame: Any) -> tuple[str, int] | None:
+        if frame is None or frame.f_lineno not in self._numbers:
+            return None
+        return os.path.realpath(frame.f_code.co_filename), frame.f_lineno
+
+    def _is_plain(self, args: Any, kwargs: Any) -> bool:
+        """Return whether the arguments of a move are values that two calls can be compared by."""
+        return all(
+            isinstance(argument, self._plain_types) for argument in (*args, *kwargs.values())
+        )
+
+
+def _unchanged_copy(tensor: Any, asked: Any) -> Any:
+    """Return the last copy by the same call; None: it, or the tensor, was written to since."""
+    last = getattr(tensor, _COPY, None)
+    if last is None:
+        return None
+    last_asked, copy, version = last
+    return copy if last_asked == asked and copy._version == version else None
 
 
 def edits(settings: Settings, recording: Recording) -> list[Edit]:
@@ -145,6 +162,7 @@ FIX = FixSpec(
     p_helps=0.6,  # the copy is seen in the loop
     touches=touches,
     refuses=_MOVED.refuses,
+    sentences=_MOVED.sentences,
     settings=settings,
     by_hand=_MOVED.by_hand,
     apply=apply,

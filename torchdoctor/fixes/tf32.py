@@ -27,7 +27,7 @@ from torchdoctor.edits.calls import on_top
 from torchdoctor.queries.hardware import compute_capability
 from torchdoctor.queries.lookup import multiplies_float32, training_models
 from torchdoctor.queries.touched import precision_ratio, products
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, Touches
+from torchdoctor.schema import Evidence, Example, FixSpec, Recording, Settings, Touches, fact
 
 _STATEMENT = 'torch.set_float32_matmul_precision("high")'
 _CONVOLUTIONS = "torch.backends.cudnn.allow_tf32 = True"
@@ -37,21 +37,18 @@ _NEWER_CONVOLUTIONS = 'torch.backends.cudnn.conv.fp32_precision = "tf32"'
 _LEAST_CAPABILITY = (8, 0)  # the first with TF32
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if not recording.has_gpu:
-        return "The model is on no CUDA GPU, and TF32 is a format of its tensor cores."
+        return fact("no-cuda-gpu")
     capability = compute_capability(recording)
     if capability is not None and capability < _LEAST_CAPABILITY:
-        return (
-            f"The GPU (compute capability {capability[0]}.{capability[1]}) has no TF32 tensor "
-            "cores: they came with 8.0."
-        )
+        return fact("no-tensor-cores", capability=list(capability))
     flags = recording.main.flags
     if flags.matmul_tf32 and flags.cudnn_tf32:
-        return "TF32 is already allowed for matrix products and convolutions."
+        return fact("allowed-already")
     models = training_models(recording)
     if models and not any("float32" in m.dtypes for m in models):
-        return "The model has no float32 parameters, and TF32 serves float32 alone."
+        return fact("no-float32-parameters")
     return None
 
 
@@ -122,6 +119,14 @@ FIX = FixSpec(
     p_helps=0.6,  # only where products are the limit
     least_capability=_LEAST_CAPABILITY,
     refuses=refuses,
+    sentences={
+        "no-tensor-cores": "The GPU (compute capability {capability:list|.}) has no TF32 tensor "
+        "cores: they came with 8.0.",
+        "no-cuda-gpu": "The model is on no CUDA GPU, and TF32 is a format of its tensor cores.",
+        "allowed-already": "TF32 is already allowed for matrix products and convolutions.",
+        "no-float32-parameters": "The model has no float32 parameters, and TF32 serves float32 "
+        "alone.",
+    },
     touches=touches,
     suits=multiplies_float32,
     platforms=("cuda",),

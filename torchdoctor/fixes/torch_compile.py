@@ -47,7 +47,15 @@ from torchdoctor.edits.calls import trainer_call
 from torchdoctor.edits.training import before_training
 from torchdoctor.queries.lookup import training_models
 from torchdoctor.queries.touched import model
-from torchdoctor.schema import Example, FixSpec, Recording, Settings, TraceStatistics
+from torchdoctor.schema import (
+    Evidence,
+    Example,
+    FixSpec,
+    Recording,
+    Settings,
+    TraceStatistics,
+    fact,
+)
 
 _INFERENCE = """\
 # reduce-overhead replays the launches of a call as one graph; it wants inputs of fixed sizes
@@ -69,20 +77,20 @@ _MANY_SIZES = 3  # two are often those of training and of evaluation, or of the 
 _MATRIX_SHARE = 0.3  # of the step, from which on kernels of products are worth timing
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     models = training_models(recording)
     if recording.processes and not models:
-        return "No forward pass of a module was seen to compile."
+        return fact("no-forward-pass")
     if any(m.compiled for m in models):
-        return "The model is already compiled."
+        return fact("compiled")
     if any(m.data_parallel == "DataParallel" for m in models):
-        return "The model is wrapped in DataParallel, which copies it at each step."
+        return fact("data-parallel")
     left_as_is = (m.recurrent and not (m.conv2d or m.attention or m.linear > 2) for m in models)
     if models and all(left_as_is):
-        return "The model is recurrent, and torch.compile leaves nn.RNN, nn.LSTM and nn.GRU as is."
+        return fact("recurrent")
     named = os.environ.get("CXX")
     if not (recording.has_gpu or any(map(shutil.which, [named] if named else _COMPILERS))):
-        return "There is no C++ compiler on this machine, which torch.compile needs on a CPU."
+        return fact("no-cpp-compiler")
     return None
 
 
@@ -275,6 +283,15 @@ FIX: FixSpec = FixSpec(
     more_setup_s=more_setup_s,
     touches=model,
     refuses=refuses,
+    sentences={
+        "no-forward-pass": "No forward pass of a module was seen to compile.",
+        "compiled": "The model is already compiled.",
+        "data-parallel": "The model is wrapped in DataParallel, which copies it at each step.",
+        "recurrent": "The model is recurrent, and torch.compile leaves nn.RNN, nn.LSTM and nn.GRU "
+        "as is.",
+        "no-cpp-compiler": "There is no C++ compiler on this machine, which torch.compile needs on "
+        "a CPU.",
+    },
     settings=settings,
     suits=suits,
     platforms=("cuda", "rocm", "xpu"),

@@ -23,14 +23,14 @@ on the CPU, because each operator costs a kernel launch.
 
 from torchdoctor.queries.lookup import place, training_models
 from torchdoctor.queries.touched import operators_on_cpu
-from torchdoctor.schema import FixSpec, Recording, Settings, on_gpu, process
+from torchdoctor.schema import Evidence, FixSpec, Recording, Settings, fact, on_gpu, process
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if recording.has_gpu:
-        return "The model is on a GPU already."
+        return fact("model-on-gpu")
     idle = recording.trace is not None and recording.trace.idle_gpus
-    return None if recording.environment.gpus or idle else "The machine has no GPU."
+    return None if recording.environment.gpus or idle else fact("machine-without-gpu")
 
 
 def instruction(settings: Settings, recording: Recording) -> str:
@@ -56,10 +56,14 @@ FIX = FixSpec(
     untried="every tensor that meets the model has to move with it, which only the script knows.",
     touches=operators_on_cpu,
     refuses=refuses,
+    sentences={
+        "model-on-gpu": "The model is on a GPU already.",
+        "machine-without-gpu": "The machine has no GPU.",
+    },
     instruction=instruction,
     offers=[
         ({**process(cuda="12.8", models=_MODELS), **_GPU}, 'model.to("cuda")'),
         ({**process(models=_MODELS), **_GPU}, "built with"),
     ],
-    refusals=[(process(models=_MODELS), "no GPU")],
+    refusals=[(process(models=_MODELS), "machine-without-gpu")],
 )

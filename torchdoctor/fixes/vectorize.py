@@ -28,11 +28,13 @@ from torchdoctor.queries.analysed import element_loops
 from torchdoctor.queries.lookup import place
 from torchdoctor.queries.loops import inner_loops
 from torchdoctor.schema import (
+    Evidence,
     FixSpec,
     Location,
     Recording,
     Settings,
     TensorCall,
+    fact,
     process,
     tensor_call,
 )
@@ -41,13 +43,13 @@ _NAMED = 3
 _READS = ("item", "tolist", "__bool__", "__float__", "__int__")
 
 
-def refuses(recording: Recording) -> str | None:
+def refuses(recording: Recording) -> Evidence | None:
     if inner_loops(recording):
         return None
     if recording.main.analysed_steps == 0:
-        return "Which lines go through tensors element by element was not examined."
+        return fact("lines-unexamined")
     if not element_loops(recording):
-        return "No line of the loop was seen to go through a tensor element by element."
+        return fact("no-element-loop")
     return None
 
 
@@ -89,6 +91,11 @@ FIX = FixSpec(
     untried="what a loop computes stands in the source.",
     no_bound="The calls of a loop are timed, and not the turns around them.",
     refuses=refuses,
+    sentences={
+        "lines-unexamined": "Which lines go through tensors element by element was not examined.",
+        "no-element-loop": "No line of the loop was seen to go through a tensor element by "
+        "element.",
+    },
     suits=lambda trace: False,
     location=_location,
     instruction=instruction,
@@ -97,5 +104,5 @@ FIX = FixSpec(
         (_seen("item", "total += x[i].item()"), "x.tolist()"),
         (_seen("__setitem__", "y[i] = 1.0"), "torch.where"),
     ],
-    refusals=[({}, "not examined"), (process(analysed_steps=6), "No line of the")],
+    refusals=[({}, "lines-unexamined"), (process(analysed_steps=6), "no-element-loop")],
 )

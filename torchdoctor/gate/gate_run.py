@@ -28,6 +28,7 @@ from torchdoctor.gate.versions import Reference, elsewhere
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import choose_window
 from torchdoctor.queries.hardware import load_of
+from torchdoctor.reports.remarks import sentence
 from torchdoctor.schema import (
     Environment,
     Evidence,
@@ -37,6 +38,7 @@ from torchdoctor.schema import (
     WorkloadRecord,
     as_remark,
     fact,
+    within,
 )
 from torchdoctor.schema.errors import Inconclusive, ProgramFailed
 from torchdoctor.schema.gate import GateReport
@@ -144,12 +146,12 @@ class GateRun:
             most_s = left_s / (FEWEST_PAIRS + 2)
             turns = choose_turns(slower, window, pace.start_s, most_s, settings.steps)
             if turns is None:
-                why: str | None = why_in_turns(slower)
+                why: Evidence | None = why_in_turns(slower)
             else:
                 why = takes_one_process(observed.versions) or too_large(observed.versions)
             if why is not None:
                 turns = None
-                self._doubt(fact("versions-took-turns", reason=why))
+                self._doubt(fact("versions-took-turns", why=within(why)))
         return ProgramLaunches(
             recorder=self._session.recorder, pace=pace, window=window, turns=turns
         )
@@ -188,7 +190,7 @@ class GateRun:
                 is_own_failure = mine and outcome.kind in ("failed", "out-of-memory", "late")
                 raise (ProgramFailed if is_own_failure else Inconclusive)(
                     f"The {'new' if mine else 'reference'} version could not be measured "
-                    f"{_FORGIVEN + 1} times: {outcome.reason}"
+                    f"{_FORGIVEN + 1} times: {sentence(outcome.why)}"
                 )
             if isinstance(outcome, Pair):
                 measured.pairs.append(outcome)
@@ -243,7 +245,8 @@ class GateRun:
 def _failure_doubts(engine: Engine) -> list[Evidence]:
     """Return what became of launches that failed, without ending the gate."""
     failures = engine.failures
-    doubts = [fact("new-broke-down", reason=why) for why in failures.broke_down[NEW.name]]
+    doubts = [fact("new-broke-down", why=within(why)) for why in failures.broke_down[NEW.name]]
     if NEW.name in failures.apart:
-        doubts.append(fact("never-beside-each-other", reason=failures.apart[NEW.name]))
+        why = within(failures.apart[NEW.name])
+        doubts.append(fact("never-beside-each-other", why=why))
     return doubts

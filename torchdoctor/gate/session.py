@@ -193,7 +193,8 @@ def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref:
     try:
         old = session.observe(arms[0], ref, may_fail=True)
     except (ProgramFailed, NoStepFound, TimedOut) as error:
-        raise Inconclusive(f"The program of {ref} cannot be measured: {error}") from error
+        why = f"The program of {ref} cannot be measured: {error.message}"
+        raise Inconclusive(why, error.output_tail) from error
     has_batch_size = [observation.steps.samples_per_step is not None for observation in (old, new)]
     if has_batch_size[0] != has_batch_size[1]:
         where = ref if has_batch_size[0] else "the working tree"
@@ -214,8 +215,7 @@ def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref:
             second = session.observe(arms[1], f"the new {again}", may_fail=True)
             waits.append((first.steps, second.steps))
         except (ProgramFailed, NoStepFound, TimedOut) as error:
-            reason = str(error).splitlines()[0]
-            remarks.append(as_remark(fact("waits-in-one-order", reason=reason)))
+            remarks.append(as_remark(fact("waits-in-one-order", reason=error.message)))
     reference_arm, new_arm = (
         replace(arm, boundary=observation.steps_found.boundary)
         for arm, observation in zip(arms, (old, new), strict=True)

@@ -143,8 +143,9 @@ def check_usable(
     if failed and steps < FEW_STEPS:
         raise ProgramFailed(
             f"The program failed before it could be measured ({how_it_ended(result)}, after "
-            f"{steps} whole steps).{layer} {_last_words(result, workload)}",
+            f"{steps} whole steps).{layer}{_what_to_do(result, workload)}",
             result.exit_code,
+            result.output_tail.strip(),
         )
     if result.ended == "timed-out" and steps < FEWEST_STEPS:
         problem = f"{steps} were seen"
@@ -169,13 +170,13 @@ def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
     return ProgramFailure(exit_code=result.exit_code, steps=steps, output_tail=tail, layer=layer)
 
 
-def _last_words(result: LaunchResult, workload: Workload) -> str:
+def _what_to_do(result: LaunchResult, workload: Workload) -> str:
     output = result.output_tail.strip()
     todo = "Make it run without torchdoctor first."
     if not output:
-        return f"It printed nothing. {todo}"
+        return f" It printed nothing. {todo}"
     if reason_of_layer(result):  # which says what to do
-        return f"Its own output ends with:\n\n{output}"
+        return ""
     options = {word.partition("=")[0] for word in workload.command if word.startswith("--")}
     refused = sorted(option for option in options if option in output)
     if refused and _REFUSED.search(output):
@@ -183,7 +184,7 @@ def _last_words(result: LaunchResult, workload: Workload) -> str:
             f"{', '.join(refused)} was passed to the program: write torchdoctor's own options "
             "before the script."
         )
-    return f"{todo} Its own output ends with:\n\n{output}"
+    return f" {todo}"
 
 
 def step_start_s(trainer: Events, steps: StepsFound, result: LaunchResult) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from torchdoctor.observe.events import Events, learning_rows
 from torchdoctor.probe import step_log
-from torchdoctor.schema import Boundary, Location, ProcessFacts
+from torchdoctor.schema import Boundary, Evidence, Location, ProcessFacts, fact, figures
 from torchdoctor.steps import evidence
 from torchdoctor.steps.rule import Decision, StepRule
 
@@ -44,15 +44,6 @@ _CALLS = {step_log.FORWARD_BEGIN: evidence.FORWARD}
 _FEWEST_CALLS, _LEAST_S = 5, 3.0  # of a program that infers: no training begins any more
 STEP_KINDS = evidence.NAMED_KINDS
 _MORE_STEPS = "Give it more data or steps, or call torchdoctor.step() at the end of each iteration."
-_GRADIENT_CALLS = ("call of torch.autograd.grad", "calls of torch.autograd.grad")
-_COMPUTED = {
-    "backward": ("backward pass", "backward passes"),
-    "autograd.grad": _GRADIENT_CALLS,
-    "torch.func": ("gradient by torch.func", "gradients by torch.func"),
-    "create_graph": _GRADIENT_CALLS,
-    "batch": ("batch", "batches"),
-    "forward": ("backward pass", "backward passes"),
-}
 # Why steps cannot be told by what the user named.
 _ABSENCE = {
     "loader": "no DataLoader fed the training",
@@ -69,7 +60,7 @@ class StepsFound:
     """How iterations are separated, and by which processes."""
 
     boundary: Boundary
-    how_found: str  # one sentence for the report
+    evidence: Evidence  # what an iteration is, and the counts that this rests on
     trainers: list[int]  # pids, the main one first
     is_decided: bool = True  # no further events of this kind would change it
 
@@ -128,9 +119,7 @@ def find_boundary(
     if decision is not None:
         ident = decision.source if isinstance(decision.source, int) else 0
         boundary = Boundary(kind=decision.kind, ident=ident)
-    how = _words(boundary, events, facts)
-    if step_on is not None:
-        how = f"as asked for with --step-on {step_on}: {how}"
+    found_by = _evidence(boundary, events, facts)
     boundary = replace(boundary, learned_by=events.learned_by)
     complete = len(boundary_rows(events, boundary)) - 1
     if complete < FEWEST_ITERATIONS:
@@ -138,12 +127,11 @@ def find_boundary(
             reason=f"only {max(complete, 0)} complete iterations were seen "
             f"({tally(events)}); at least {FEWEST_ITERATIONS} are needed."
         )
-    if len(trainers) > 1:
-        training = "" if boundary.infers else "training "
-        how += f", in each of {len(trainers)} {training}processes"
+    processes = len(trainers) if len(trainers) > 1 else None
+    values = {**found_by.values, "asked_for": step_on, "processes": processes}
     return StepsFound(
         boundary=boundary,
-        how_found=how + ".",
+        evidence=replace(found_by, values=values),
         trainers=trainers,
         is_decided=_is_final(decision, facts)
         if not boundary.infers
@@ -257,77 +245,58 @@ def _passes_open(events: Events) -> np.ndarray:
     return np.asarray(opened - np.minimum.accumulate(np.minimum(opened, 0)))
 
 
-def _words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:
+def _evidence(boundary: Boundary, events: Events, facts: ProcessFacts) -> Evidence:
     """Return what one iteration is, with the counts that it rests on."""
     place: Location | None = None
+    name: str | None = None
+    beside_loaders = False
     if boundary.kind == "loader":
-        place = next(
-            (loader.location for loader in facts.loaders if loader.ident == boundary.ident), None
-        )
-        iteration = "one iteration is one batch of the DataLoader"
+        loaders = [loader for loader in facts.loaders if loader.ident == boundary.ident]
+        place = loaders[0].location if loaders else None
     elif boundary.kind == "optimizer":
-        fact = next(
-            (optimizer for optimizer in facts.optimizers if optimizer.ident == boundary.ident), None
-        )
-        name = fact.cls.rsplit(".", 1)[-1] if fact is not None and fact.cls else "the optimizer"
-        place = fact.location if fact is not None else None
-        feeding = sum(loader.batches > 0 for loader in facts.loaders)
-        why = "no DataLoader feeds each step" if feeding else "there is no DataLoader"
-        iteration = f"{why}, so one iteration is one step of {name}"
+        steppers = [each for each in facts.optimizers if each.ident == boundary.ident]
+        if steppers:
+            name = steppers[0].cls.rsplit(".", 1)[-1] or None
+            place = steppers[0].location
+        beside_loaders = any(loader.batches > 0 for loader in facts.loaders)
     elif boundary.kind == "forward":
-        model = next((model.cls for model in facts.models if model.ident == boundary.ident), "")
-        name = model.rsplit(".", 1)[-1] or "the model"
-        iteration = f"no DataLoader feeds the model, so one iteration is one call of {name}"
+        models = [model.cls for model in facts.models if model.ident == boundary.ident]
+        name = models[0].rsplit(".", 1)[-1] if models else None
     elif boundary.kind == "entry":
-        name = next(
-            (
-                entry_point.name
-                for entry_point in facts.entry_points
-                if entry_point.ident == boundary.ident
-            ),
-            "the model",
-        )
-        iteration = f"one iteration is one call of {name}"
-    elif boundary.kind == "backward":
-        iteration = f"one iteration is one {_COMPUTED[events.learned_by][0]}"
-    else:
-        iteration = "one iteration is one call of torchdoctor.step()"
-    if place is not None:
-        iteration += f" at {place.file}:{place.line}"
-    if events.learned_by == "forward":
-        iteration += ", and no gradient is computed"
-    if events.learned_by == "batch":
-        iteration += ", though no backward pass and no optimizer step was seen"
-    return f"{iteration} ({tally(events)})"
+        names = [entry.name for entry in facts.entry_points if entry.ident == boundary.ident]
+        name = names[0] if names else None
+    return fact(
+        "optimizer-beside-loaders" if beside_loaders else boundary.kind,
+        location=place,
+        name=name or None,
+        learned_by=events.learned_by,
+        counts=counts_of(events),
+    )
 
 
 def tally(events: Events) -> str:
     """Return how much of each kind was seen."""
-    counted = _counted(events)
-    return f"{counted} seen" if counted else "no pass or step had ended"
+    return figures.tally(counts_of(events), events.learned_by)
 
 
 def _fetched(events: Events) -> int:
     return int((events.value[events.at(step_log.FETCH_END)] != -1).sum())
 
 
-def _counted(events: Events) -> str:
+def counts_of(events: Events) -> dict[str, int]:
+    """Return how much of each kind was seen, where any was; kinds are those of `figures.tally`."""
     forwards = events.at(step_log.FORWARD_BEGIN)
     backwards = events.at(step_log.BACKWARD_BEGIN)
-    computed = _COMPUTED[events.learned_by]
-    later = ""
-    if len(forwards) and (backwards[:1] < forwards[0]).any():
-        later = f" after the first {computed[0]}"  # none was hooked yet
-    gradients = len(events.at(step_log.GRADIENT_BEGIN))
+    none_was_hooked = len(forwards) > 0 and bool((backwards[:1] < forwards[0]).any())
     counts = {
-        ("batch fetched", "batches fetched"): _fetched(events),
-        (f"forward pass{later}", f"forward passes{later}"): len(forwards),
-        computed: len(backwards),
-        ("gradient within the loss", "gradients within the loss"): gradients,
-        ("optimizer step", "optimizer steps"): len(events.at(step_log.OPTIMIZER_END)),
-        ("call of it", "calls of it"): len(events.at(step_log.EXPLICIT_STEP)),
+        "batch": _fetched(events),
+        "forward_after_first" if none_was_hooked else "forward": len(forwards),
+        "computed": len(backwards),
+        "gradient_within": len(events.at(step_log.GRADIENT_BEGIN)),
+        "optimizer": len(events.at(step_log.OPTIMIZER_END)),
+        "explicit": len(events.at(step_log.EXPLICIT_STEP)),
     }
-    return ", ".join(f"{n} {names[n != 1]}" for names, n in counts.items() if n)
+    return {kind: number for kind, number in counts.items() if number}
 
 
 def _seen_instead(events: Mapping[int, Events], facts: Mapping[int, ProcessFacts]) -> str:
@@ -340,7 +309,8 @@ def _seen_instead(events: Mapping[int, Events], facts: Mapping[int, ProcessFacts
         )
     if busiest is None or not len(busiest):
         return "the program imported torch, but fetched no batch and made no backward pass."
-    counts = _counted(busiest) or "loaders were started"
+    counted = counts_of(busiest)
+    counts = figures.counts_in_words(counted, busiest.learned_by) or "loaders were started"
     if len(busiest.at(step_log.FORWARD_BEGIN)):
         return f"{counts}, but no backward pass: this looks like inference, not training."
     return f"{counts}, but no forward or backward pass."

@@ -280,7 +280,7 @@ def step_statistics(
     cycle_steps = cycle_length(epoch_steps, durations, updates)
     return StepStatistics(
         boundary=boundary,
-        how_found=steps_found.how_found,
+        evidence=steps_found.evidence,
         steps=len(measured),
         warmup_steps=warmup,
         median_s=median,

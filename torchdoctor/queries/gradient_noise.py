@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from torchdoctor.schema.evidence import Evidence, fact
 from torchdoctor.schema.recording import Recording
 from torchdoctor.schema.students_t import t_quantile
 
@@ -26,6 +27,18 @@ class NoiseScale:
     low: float
     high: float | None
     gradients: int
+
+    def as_fact(self) -> Evidence:
+        """Return the scale as a fact, with its figures rounded as they deserve."""
+        if self.estimate is None:
+            return fact("scale-unknown", low=_rounded(self.low), gradients=self.gradients)
+        return fact(
+            "scale-above" if self.high is None else "scale-between",
+            estimate=_rounded(self.estimate),
+            low=_rounded(self.low),
+            high=None if self.high is None else _rounded(self.high),
+            gradients=self.gradients,
+        )
 
     def words(self) -> str:
         """Return such as "about 320 samples (95 %: 210 to 540, from 12 gradients)"."""

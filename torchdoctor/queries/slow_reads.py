@@ -1,9 +1,10 @@
 """What checks and fixes ask about the storage that the training loop reads from. Pure."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torchdoctor.queries.lookup import data_wait_share, loader_cpu_share, training_loaders
-from torchdoctor.schema import SLOW_KINDS, MountReads, Recording
+from torchdoctor.schema import SLOW_KINDS, Evidence, MountReads, Recording, fact
 
 LEAST_WAIT = 0.05  # share of the step spent waiting for data
 LEAST_SHARE = 0.05  # share of the step that reading takes
@@ -130,23 +131,26 @@ def stays_cold(recording: Recording) -> bool:
     return any(not cold.fits for cold in cold_mounts(recording))
 
 
-def why_not_slow(recording: Recording) -> str:
-    """Return a sentence: why no mount of the program's counts as slow."""
+def why_not_slow(recording: Recording) -> Evidence:
+    """Return why no mount of the program's counts as slow."""
     mounts = read_mounts_of(recording)
     wait = wait_share(recording)
     if not mounts:
         readers = recording.storage.c_readers if recording.storage is not None else []
-        opened = f": {', '.join(readers)} may open files in C, which is not watched"
-        return f"No file was seen being read in the loop{opened if readers else ''}."
+        return fact("no-file-read-but-in-c", readers=readers) if readers else fact("no-file-read")
     if wait is not None and wait < LEAST_WAIT:
-        return f"The step waits for data only {100 * wait:.1f} % of its time."
+        return fact("hardly-waits", share=wait)
     first = mounts[0]
     share = read_share(recording, mounts[0])
-    where = f"{first.path} ({first.file_system}, {first.kind})"
+    mount: dict[str, Any] = {
+        "path": first.path,
+        "file_system": first.file_system,
+        "kind": first.kind,
+    }
     if first.kind == "memory":
-        return f"The files already lie in memory: {where}."
+        return fact("files-in-memory", **mount)
     if hidden_by_cache(recording, first):
-        return f"The page cache hides {where}: read once, the files fit into memory."
+        return fact("hidden-by-cache", **mount)
     if share is None:
-        return f"How long reading from {where} takes could not be measured."
-    return f"Reading from {where} takes only {100 * share:.1f} % of the step."
+        return fact("reading-unmeasured", **mount)
+    return fact("reading-hardly-matters", share=share, **mount)

@@ -8,9 +8,9 @@ from torchdoctor.reports import (
     document,
     handed_out,
     network,
+    steps_found,
     time_parts,
     traced,
-    unobserved,
     wording,
 )
 from torchdoctor.reports.trial_rows import (
@@ -73,7 +73,7 @@ def details(report: Report) -> list[document.Section]:
         standing = "training" if fix.aim == "training" else fix.standing
         offered[_OFFERED.get(standing, _OFFERED["untried"])].append(fix)
     unmeasured = [[", ".join(fixes), *why] for why, fixes in not_measured(report).items()]
-    doubts = [*unobserved.sentences(report), *report.doubts]
+    doubts = [*steps_found.unobserved(report), *report.doubts]
     return document.sections(
         ("Why: the path through the decision tree", _path(report)),
         (f"Where a {step_of(report)}'s time goes", _time(report)),

@@ -20,9 +20,9 @@ from torchdoctor.reports import (
     proven,
     screen_room,
     step_shown,
+    steps_found,
     trial_table,
     undecided,
-    unobserved,
     wording,
 )
 from torchdoctor.reports.cause import cause
@@ -123,7 +123,7 @@ def _ending(report: Report) -> list[Block]:
 
 def _beware(report: Report, most: int) -> list[Block]:
     """Return what weakens the answer above, each in one sentence; the details have all of it."""
-    doubts = [*unobserved.sentences(report), *report.beware]
+    doubts = [*steps_found.unobserved(report), *report.beware]
     warnings = [wording.first_sentence(clean(doubt)) for doubt in doubts]
     if report.interrupted:
         warnings.insert(0, "The run was interrupted: this is what was measured until then.")

@@ -29,11 +29,11 @@ from torchdoctor.schema.figures import (
     relative,
     speedup,
 )
+from torchdoctor.schema.trials import NO_TIME_LEFT
 
 Settings = Mapping[str, Mapping[str, Any]]  # of each fix of a set, by its id
 
 _LONGEST_DETAIL = 200  # characters of an error
-_NO_TIME = "the budget left no time for more"  # older reports: the patch was not launched
 _TRAINING = {
     "identical": "{compared} the same",
     "rounding": "{compared} the same but for rounding",
@@ -128,7 +128,8 @@ def _problem_of_older(trial: PatchTrial, numerics: str | None) -> str | None:
     if trial.numerics == "changed" and numerics != "changed":
         return "changes-training"
     launched = trial.numerics is not None  # there is none of a patch that was not launched
-    failed = trial.speedup is None and trial.reason not in (None, _NO_TIME)
+    was_tried = trial.why is not None and trial.why.fact != NO_TIME_LEFT
+    failed = trial.speedup is None and was_tried
     return "failed" if launched and failed else None
 
 
@@ -158,7 +159,7 @@ def rejected_sentence(rejected: RejectedPatch, with_settings: bool = True) -> st
     names = fixes_with_settings(fixes) if with_settings else fixes_alone(fixes)
     detail = _last_line(rejected.detail)
     if rejected.problem == "lacks-edit":
-        lacking = f", because {detail} has no certain edit" if detail in rejected.fixes else ""
+        lacking = _lacking(rejected)
         return f"No patch could be made of {names}{lacking}."
     if rejected.problem == "not-tried":
         return f"A patch of {names} was not tried: {detail}."
@@ -169,6 +170,14 @@ def rejected_sentence(rejected: RejectedPatch, with_settings: bool = True) -> st
     how = "changed results" if rejected.problem == "changes-training" else "failed when it ran"
     reason = f": {detail.rstrip('.')}" if detail else ""
     return f"The patch of {names} {how}{reason}."
+
+
+def _lacking(rejected: RejectedPatch) -> str:
+    """Return which fix of a set has no edit, to stand behind a sentence."""
+    why = rejected.why
+    if why is None or why.fact != "no-edit-for" or len(rejected.fixes) < 2:
+        return ""
+    return f", because {', '.join(why.values['fixes'])} has no certain edit"
 
 
 def _last_line(detail: str | None) -> str:

@@ -127,7 +127,10 @@ FIXES = {  # of fixes, and of what a check could not tell
 }
 RUNS = {  # of a run's story
     "run-interrupted": "The run was interrupted: the report holds what was measured.",
-    "recording-unwritten": "{reason}",
+    "recording-unwritten": "Cannot write {path}: {problem}. Choose another place.",
+    "recording-in-the-way": "Cannot write {path}: it is a link, or no file. Remove it to go on.",
+    "report-unwritten": "Cannot write {path}: {problem}. Choose another place.",
+    "report-in-the-way": "Cannot write {path}: it is a link, or no file. Remove it to go on.",
     "profile-failed": "{reason}",
     "processes-unseen": "The program runs in {processes} processes, and {told} told of their "
     "steps: do all nodes share {folder}? --output names another folder.",
@@ -185,11 +188,10 @@ LAUNCHES = {  # of how the program was launched
     "followed each other, which sees less in the same time.",
     "untouched-failed": "The untouched program itself failed after {iterations} iterations; what "
     "was measured before counts.",
-    "launches-in-turns": "Launches followed each other, because {reason}: that sees less in the "
+    "launches-in-turns": "Launches followed each other, because {why:fact}: that sees less in the "
     "same time than side by side.",
     "no-other-seeds": "The budget left no time for launches with other seeds, which would tell "
     "whether training changed.",
-    "search-failed": "{reason}",
     "measured-while-filling": "{fix} was measured while it still filled, as its first epoch does "
     "not fit into the warm-up of a trial: later epochs may gain more.",
     "measured-with-stock": "{fix} was measured with batches in stock, which its workers had made "
@@ -236,12 +238,12 @@ VERSIONS = {  # of two versions that a gate compares
     "version-killed": "The program itself failed after at least {steps:counted step} (killed by "
     "signal {signal}); the steps before are compared.",
     "waits-in-one-order": "The wait for data was observed in one order only: {reason}",
-    "versions-took-turns": "The launches took turns, because {reason}: that sees less in the same "
-    "time.",
+    "versions-took-turns": "The launches took turns, because {why:fact}: that sees less in the "
+    "same time.",
     "never-beside-each-other": "The two versions could not run side by side, so their launches "
-    "took turns, which sees less in the same time: {reason}.",
+    "took turns, which sees less in the same time: {why:fact}.",
     "new-broke-down": "The working tree's program broke down where that of the reference went on: "
-    "{reason}",
+    "{why:fact}.",
     "busy-while-observed": "Other programs kept {load} busy while the versions were observed: on a "
     "quiet machine the same time would show smaller differences.",
     "busy-then": "Other programs kept {load} busy when the stored launches were made: what they "
@@ -252,8 +254,65 @@ VERSIONS = {  # of two versions that a gate compares
     "long-steps-not-stored": "Some {units} take far longer now, and the stored launches hold their "
     "median {unit} alone: what the long ones take is not in the comparison.",
 }
+ENDED = {  # of launches that gave nothing, and why
+    "message": "{message}",
+    "launch-ended": "{message}",
+    "program-failed": "The program failed.",
+    "no-step-measured": "No step was measured.",
+    "failed-after-launches": "{why:fact}, after {launches:counted launch, launches} without a "
+    "failure.",
+    "could-not-apply": "{fix} could not be applied: {message}",
+    "could-not-apply-silently": "{fix} could not be applied: no reason given",
+    "refused-in-program": "{message}",
+    "still-pending": "{message}",
+    "refused-silently": "{fix} refused to be applied.",
+    "found-nothing": "{fix} found nothing to apply to.",
+    "first-block-did-not-end": "its first block of steps did not end",
+    "no-block-measured": "no block of steps was measured",
+    "block-given-up": "A block of its steps did not end, so it was given up.",
+    "warm-up-given-up": "Its warm-up did not end, so it was given up.",
+    "block-hung-once": "a block of its steps did not end once",
+    "warm-up-hung-once": "its warm-up did not end once",
+    "pair-not-counted": "{why:fact}; that pair is not counted",
+    "failed-beside-another": "started beside another launch it failed ({why:fact})",
+    "budget-ended": "the budget ended",
+    "no-pair-in-time": "no pair ended in time",
+    "trials-stopped": "Trials stopped: {message}",
+    "untouched-unmeasured-twice": "Trials stopped: the untouched program could not be measured "
+    "twice in a row ({why:fact}).",
+    "untouched-unmeasured": "The untouched program could not be measured ({why:fact}).",
+}
+IN_TURNS = {  # why launches cannot run side by side
+    "several-processes-train": "several processes train, whose collectives would have to stop at "
+    "the same iteration",
+    "ends-too-soon-for-blocks": "the program ends too soon for blocks of steps",
+    "cycle-too-long-for-block": "its steps come in two kinds, and the cycle of the long ones is "
+    "too long for a block",
+    "epoch-too-long-for-block": "an epoch is too long for a block of steps",
+    "steps-too-long-for-blocks": "steps are so long that blocks of them would cost more than "
+    "launches",
+    "no-memory-for-both": "this machine has no memory for both at the same time",
+    "no-gpu-memory-for-both": "the GPU has no memory for both at the same time",
+    "memory-for-both-not-sure": "memory for both at the same time, and for what a fix may need, is "
+    "not sure",
+    "gpu-takes-one-process": "the GPU takes one process at a time (compute mode EXCLUSIVE_PROCESS)",
+    "files-read-anew": "files are read from the disk anew by each",
+    "both-write-same-files": "without the sandbox both would write to the same files",
+}
 NO_GPU_EVENTS = frozenset({"no-gpu-events", "no-gpu-events-in-part"})
-SENTENCES = {**REMARKS, **TRACES, **RANKS, **FIXES, **RUNS, **LAUNCHES, **NODES, **VERSIONS}
+UNWRITTEN_REPORT = frozenset({"report-unwritten", "report-in-the-way"})
+SENTENCES = {
+    **REMARKS,
+    **TRACES,
+    **RANKS,
+    **FIXES,
+    **RUNS,
+    **LAUNCHES,
+    **NODES,
+    **VERSIONS,
+    **ENDED,
+    **IN_TURNS,
+}
 
 
 def filled(remark: Remark, template: str, words: Mapping[str, str], cwd: str = "") -> Remark:

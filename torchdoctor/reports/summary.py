@@ -224,8 +224,8 @@ def _apply(report: Report, commands: Sequence[handed_out.PatchCommand]) -> NextC
 
 def _more_time_decides(report: Report) -> bool:
     ending = report.ending
-    if ending is None:  # not even a pair fitted in, where the reason names a budget
-        return "--budget" in (report.no_trials_reason or "")
+    if ending is None:
+        return _enough_s(report) is not None
     if ending.reason in ("time", "busy machine") or ending.needed_s is not None:
         return True
     return report.recommendation.open_proof is not None
@@ -236,12 +236,19 @@ def _needed_s(report: Report) -> float:
     ending = report.ending
     proof = report.recommendation.open_proof
     if ending is None:
-        named = re.search(r"--budget (\d+)s", report.no_trials_reason or "")
-        return float(named[1]) if named else 2 * (report.elapsed_s or _MINUTE_S)
+        return _enough_s(report) or 2 * (report.elapsed_s or _MINUTE_S)
     if ending.needed_s is not None:
         return ending.needed_s
     more_s = proof.seconds if proof is not None and proof.seconds is not None else ending.budget_s
     return max(ending.budget_s, ending.after_s) + more_s
+
+
+def _enough_s(report: Report) -> float | None:
+    """Return a budget in which a pair of launches fits, where not even one did; None: it did."""
+    why = report.no_trials
+    if why is None or why.fact != "budget-too-short":
+        return None
+    return float(why.values["enough_s"])
 
 
 def _fitting(summary: Summary) -> Summary:

@@ -4,6 +4,7 @@
 `{x:percent}` (a decimal below a tenth), `{x:ratio}`, `{x:duration}` (that a person waits),
 `{x:clock}` and `{x:moment}` (of Unix time), `{x:place}` (a location), `{x:path}`,
 `{x:interval}` (a speed-up: low, estimate, high),
+`{x:whole_percent}` (as "6 %", however small), `{x:fact}` (another fact, without its full stop),
 `{x:counted copy, copies}`, `{x:list}`, and `{x:each NAME}` (each item by the template NAME); the
 last two may end in their separator: `{x:list|; }`. What stands in brackets is left out where a
 value in it is None. `{each_step}` and the like are words of the report (`reports.vocabulary`).
@@ -36,6 +37,7 @@ _OF_A_FIGURE: dict[str, Callable[[float], str]] = {
     "ratio": ratio,
     "duration": duration,
     "clock": clock,
+    "whole_percent": lambda share: f"{100 * share:.0f} %",
     "moment": moment,
 }
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
@@ -81,6 +83,10 @@ class _Formatter(string.Formatter):
                 return relative(value, self.cwd)
             case "counted":
                 return counted(value, *argument.split(_COMMA))
+            case "fact":
+                values = {**self.values, **value["values"]}
+                template = self.templates[value["fact"]]
+                return filled(template, values, self.templates, self.cwd).rstrip(".")
             case "list":
                 return (separator or _COMMA).join(map(str, value))
             case "each":

@@ -6,7 +6,7 @@ from typing import Any
 
 from torchdoctor.queries.outcomes import is_proven, value_of
 from torchdoctor.reports.vocabulary import compared, step_of, steps_of
-from torchdoctor.schema import NOT_WORTH_ITS_TIME, Report, Trial
+from torchdoctor.schema import Report, Trial
 from torchdoctor.schema.figures import (
     clean,
     counted,
@@ -209,7 +209,7 @@ def may_gain_more(report: Report) -> bool:
 def _is_open(trial: Trial) -> bool:
     """Return True if more time may still decide a trial."""
     if not_tried(trial):
-        return trial.because != NOT_WORTH_ITS_TIME
+        return not trial.not_worth_its_time
     return trial.speedup is not None and verdict_of(trial) in ("not decided", LOOKS_FASTER)
 
 

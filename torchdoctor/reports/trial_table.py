@@ -12,7 +12,7 @@ from torchdoctor.reports.trial_rows import (
 )
 from torchdoctor.reports.undecided import ends_without_gain
 from torchdoctor.reports.vocabulary import compared
-from torchdoctor.schema import NOT_WORTH_ITS_TIME, Report, Trial, set_of
+from torchdoctor.schema import Report, Trial, set_of
 from torchdoctor.schema.figures import ratio, says_something, speedup
 
 
@@ -59,7 +59,7 @@ def _row(trial: Trial, is_recommended: bool, report: Report) -> Row:
 def _counts(report: Report, left_out: int) -> str:
     """Return how many trials are not in the table, and why; each reason is in the details."""
     untried = [trial for trial in report.trials if not_tried(trial)]
-    unlikely = sum(trial.because == NOT_WORTH_ITS_TIME for trial in untried)
+    unlikely = sum(trial.not_worth_its_time for trial in untried)
     failed = sum(trial.verdict == "failed" for trial in report.trials)
     refused = {trial.fixes.ids for trial in report.trials if trial.verdict == "refused"}
     counts = [

@@ -14,7 +14,7 @@ from torchdoctor.reports.screen_room import LONGEST_NAMES, short_name
 from torchdoctor.reports.time_parts import time_bars
 from torchdoctor.reports.trial_rows import LOOKS_FASTER, may_gain_more, not_tried, verdict_of
 from torchdoctor.reports.vocabulary import compared, step_of
-from torchdoctor.schema import NOT_WORTH_ITS_TIME, OUT_OF_TIME, Ending, Report, Trial
+from torchdoctor.schema import Ending, Report, Trial
 from torchdoctor.schema.figures import counted, duration, percent, ratio, says_something, speedup
 from torchdoctor.schema.traced import MATTERS
 
@@ -24,7 +24,6 @@ LIKELY = "LIKELY TO HELP"
 _LITTLE = 3  # percent: gains below are nothing
 _SMALL = 10  # percent: gains below are little
 _PROBABLY = 0.5  # that a fix helps, from where on it is likely to
-_ONE_LAUNCH = "measured in one launch only"
 
 
 def blocks(report: Report, folder: str) -> list[Block]:
@@ -66,7 +65,7 @@ def _undecided(report: Report, best: Trial | None) -> list[Block]:
         return [*_most_promising(report, best), *more_time(report)]
     untried = [trial for trial in report.trials if not_tried(trial)]
     is_open = any(verdict_of(trial) in ("not decided", LOOKS_FASTER) for trial in measured)
-    if is_open or any(trial.because != NOT_WORTH_ITS_TIME for trial in untried):
+    if is_open or any(not trial.not_worth_its_time for trial in untried):
         why = "The run was interrupted" if report.interrupted else "Too little time was left"
         figure = "" if measured else f"{why}: no fix was measured."
         return [KeyFigures(f"{UNPROVEN}.", figure), *more_time(report)]
@@ -100,7 +99,7 @@ def _most_promising(report: Report, best: Trial) -> list[Block]:
         return [KeyFigures(SEEMS_FASTER, figures, [(short_name(best.fixes), "")])]
     if best.speedup is None and likely(report):  # which names it
         return [KeyFigures(f"{UNPROVEN}.")]
-    if _ONE_LAUNCH in (best.reason or ""):
+    if any(evidence.fact == "blocks-only" for evidence in best.why):
         figures = f"{speedup(best.speedup)} in blocks of one launch, which pairs have to confirm"
     elif best.speedup is None:
         figures = f"{ratio(best.expected)}x expected, not measured"
@@ -197,7 +196,7 @@ def _likely_trials(report: Report) -> Sequence[Trial]:
         shown.update(together.open_proof.fixes)
     trials: dict[tuple[str, ...], Trial] = {}
     for trial in sorted(filter(not_tried, report.trials), key=value_of, reverse=True):
-        lacked_time = trial.because == OUT_OF_TIME and (trial.p_helps or 0.0) >= _PROBABLY
+        lacked_time = trial.lacked_time and (trial.p_helps or 0.0) >= _PROBABLY
         if lacked_time and not shown.issuperset(trial.fixes):
             trials.setdefault(trial.fixes.ids, trial)
     return list(trials.values())

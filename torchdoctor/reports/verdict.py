@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torchdoctor.advice import catalogue
-from torchdoctor.reports import remarks, templates
+from torchdoctor.reports import remarks, steps_found, templates, trial_facts
 from torchdoctor.reports.vocabulary import of_verdict, vocabulary
 from torchdoctor.schema import (
     Diagnosis,
@@ -129,7 +129,8 @@ def with_sentences(report: Report) -> Report:
     ]
     worded_diagnosis = replace(diagnosis, path=path, findings=findings, verdict=verdict)
     report = replace(report, trace=report.trace and _traced(report.trace, words, cwd))
-    report = _with_remarks(report, words, cwd)
+    report = _with_steps(report, cwd)
+    report = trial_facts.with_reasons(_with_remarks(report, words, cwd), words, cwd)
     whole = statements(replace(report, diagnosis=worded_diagnosis))
     sentence = " ".join(statement.sentence for statement in whole)
     return replace(report, diagnosis=replace(worded_diagnosis, sentence=sentence))
@@ -139,6 +140,16 @@ def worded(finding: Finding, words: dict[str, str], cwd: str = "") -> Finding:
     """Return a finding with its facts in words."""
     facts = [_told(finding.check, evidence, words, cwd) for evidence in finding.evidence]
     return replace(finding, evidence=facts)
+
+
+def _with_steps(report: Report, cwd: str) -> Report:
+    """Return the report with the sentence on how its steps were found."""
+    steps = report.steps
+    if steps is None or steps.evidence is None:
+        return report
+    return replace(
+        report, steps=replace(steps, how_found=steps_found.how_found(steps.evidence, cwd))
+    )
 
 
 def _with_remarks(report: Report, words: dict[str, str], cwd: str) -> Report:
@@ -187,7 +198,8 @@ def _traced(trace: TraceStatistics, words: dict[str, str], cwd: str) -> TraceSta
 def template(check: str | None, fact: str) -> str | None:
     """Return the template of a check's fact, or of one of no check; None: it has none."""
     if check is None:
-        return _FACTS.get(fact) or remarks.SENTENCES.get(fact)
+        texts = (_FACTS, remarks.SENTENCES, trial_facts.SENTENCES, steps_found.SENTENCES)
+        return next((templates[fact] for templates in texts if fact in templates), None)
     spec = catalogue.checks().get(check)
     return spec.sentences.get(fact) if spec is not None else None
 

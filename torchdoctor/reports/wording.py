@@ -70,18 +70,17 @@ def program_failed(
 ) -> ProgramFailed:
     """Return the error that ends the command, with the program's own traceback."""
     output = failed.output_tail.strip()
-    ending = f"Its own output ends with:\n\n{output}" if output else "It printed nothing."
-    layer = f"{failed.layer} " if failed.layer else ""
-    sentence = f"{how_it_failed(failed)}; {what_then}. {layer}{ending}"
-    return ProgramFailed(sentence, failed.exit_code)
+    layer = f" {failed.layer}" if failed.layer else ""
+    silent = "" if output else " It printed nothing."
+    message = f"{how_it_failed(failed)}; {what_then}.{layer}{silent}"
+    return ProgramFailed(message, failed.exit_code, output)
 
 
 def in_one_line(error: TorchdoctorError) -> str:
     """Return what an error says, and of the program's own output its exception or last line."""
-    message, _, output = str(error).partition("\n")
+    output = error.output_tail
     cause = exception_line(output) or next(reversed(_lines(output)), "")
-    message = message.removesuffix(" Its own output ends with:")
-    return f"{message} It says: {cause}" if cause else message
+    return f"{error.message} It says: {cause}" if cause else error.message
 
 
 def exception_line(output: str) -> str:

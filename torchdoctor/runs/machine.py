@@ -7,10 +7,19 @@ from pathlib import Path
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.workload import Interpreter, choose_interpreter
 from torchdoctor.machine.environment import accelerators, environment, named_gpus
+from torchdoctor.reports import trial_facts
 from torchdoctor.schema import Environment, Gpu, Recording, Workload
 from torchdoctor.schema.errors import UsageError
 
 FIGURES_AT = 13  # column
+_OF_MACHINE = {  # refusals that lie in the machine
+    "no-gpu",
+    "no-cuda-gpu",
+    "fewer-than-two-gpus",
+    "no-gpu-tensors-by-gloo",
+    "machine-without-gpu",
+    "no-bfloat16-instructions",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +95,13 @@ def _ruled_out(recording: Recording, usable: bool) -> list[str]:
             ]
         build = f"torch {machine.torch} is a CPU build"
         return [f"the GPU: {build}. Install a build for CUDA to train on it."]
+    if machine.gpus:
+        return []
     reasons = {ident: fix.refusal(recording) for ident, fix in catalogue.fixes().items()}
     return [
-        f"{ident}: {reason}"
-        for ident, reason in reasons.items()
-        if reason and not machine.gpus and any(word in reason for word in ("GPU", "CUDA", "bf16"))
+        f"{ident}: {trial_facts.refusal(why, ident)}"
+        for ident, why in reasons.items()
+        if why is not None and why.fact in _OF_MACHINE
     ]
 
 

@@ -57,7 +57,7 @@ class RunResults:
     refused: Sequence[Refused] = ()  # fixes that were not tried, with their reasons
     created: str = ""  # ISO 8601
     elapsed_s: float = 0.0
-    no_trials_reason: str | None = None
+    no_trials: Evidence | None = None  # why no fix was tried
     interrupted: bool = False  # by Ctrl-C
     training: Sequence[TrainingTrial] = ()  # what short launches showed of advice on training
     ending: Ending | None = None  # of the search; None: there was none
@@ -122,7 +122,7 @@ def assemble(run: RunResults) -> Report:
         ceiling_trials=ceilings,
         trials=rows,
         training_trials=list(run.training),
-        no_trials_reason=run.no_trials_reason,
+        no_trials=run.no_trials,
         ending=busy_machine.ending_of(run.ending, rows, run.other_load, fixes),
         noise_floor=trials.noise_floor if trials else None,
         overhead=_overhead(recording, run.profiled_within),
@@ -147,7 +147,7 @@ def assemble(run: RunResults) -> Report:
 def _refused_rows(run: RunResults, fixes: Mapping[str, FixSpec]) -> Iterator[Trial]:
     for refused in run.refused:
         risk = max((fixes[fix].risk for fix in refused.fixes if fix in fixes), default=0)
-        yield Trial(fixes=refused.fixes, verdict="refused", reason=refused.reason, risk=risk)
+        yield Trial(fixes=refused.fixes, verdict="refused", why=[refused.why], risk=risk)
 
 
 def _bounded(
@@ -245,15 +245,14 @@ def _noted(
     rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> list[Trial]:
     """Return the rows; the first one of a fix carries the fix's note on this program."""
-    noted: dict[str, str | None] = {}
+    noted: dict[str, Evidence | None] = {}
     changed = []
     for row in rows:
         note = None
         fix = row.fixes.only
         if fix is not None and fix in fixes and fix not in noted:
             note = noted[fix] = fixes[fix].note(recording)
-        before = f"{row.reason.rstrip('.')}; " if row.reason else ""
-        changed.append(row if note is None else replace(row, reason=f"{before}{note}."))
+        changed.append(row if note is None else replace(row, why=[*row.why, note]))
     return changed
 
 

@@ -34,6 +34,7 @@ from torchdoctor.observe.window import (
 )
 from torchdoctor.queries.slow_reads import stays_cold
 from torchdoctor.queries.stacks import share_showing
+from torchdoctor.reports import remarks
 from torchdoctor.reports.remarks import NO_GPU_EVENTS
 from torchdoctor.reports.status import StatusFile
 from torchdoctor.reports.summary import summarized
@@ -50,10 +51,11 @@ from torchdoctor.schema import (
     Report,
     StepStatistics,
     Workload,
+    as_remark,
     fact,
     secret_values,
 )
-from torchdoctor.schema.errors import ProgramFailed, UsageError
+from torchdoctor.schema.errors import CannotWrite, ProgramFailed
 from torchdoctor.schema.record_files import without_secrets, write_record, write_recording
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import fix_facts
@@ -136,14 +138,11 @@ class _Checkup(RunResults):
             self._diagnose()
             self._tell_diagnosis()
             if too_short(self.recording) is not None:
-                self.no_trials_reason = "No fix was tried, because so few steps cannot be compared."
+                self.no_trials = fact("too-few-steps")
             elif self.settings.no_fixes:
-                self.no_trials_reason = "No fix was tried, because --no-fixes was given."
+                self.no_trials = fact("no-fixes-asked-for")
             elif overlapping_calls(self.recording):
-                self.no_trials_reason = (
-                    "No fix was tried, because calls of several threads overlap: what one of them "
-                    "takes depends on the others."
-                )
+                self.no_trials = fact("calls-overlap")
             else:
                 self._try_fixes(observation)
                 self._try_training(observation)
@@ -157,9 +156,9 @@ class _Checkup(RunResults):
         try:
             write_record(report, self.folder / "report.json")
             self.status.ended(report)
-        except UsageError as error:
+        except CannotWrite as error:
             # What was measured is printed all the same.
-            return replace(report, doubts=[*report.doubts, str(error)], run_folder=None)
+            return _with_remark(replace(report, run_folder=None), _unwritten_report(error))
         return report
 
     @property
@@ -236,8 +235,8 @@ class _Checkup(RunResults):
             shown = replace(workload, command=workload.typed)
             recording = without_secrets(replace(self.recording, workload=shown), self._secrets)
             write_recording(recording, self.folder / "recording.json")
-        except UsageError as error:
-            self.doubts.append(fact("recording-unwritten", reason=str(error)))
+        except CannotWrite as error:
+            self.doubts.append(_unwritten_recording(error))
         if observation.interrupted:
             raise KeyboardInterrupt
         return observation
@@ -388,9 +387,11 @@ class _Checkup(RunResults):
         least_s = _LEAST_TRIALS_S + observation.start_s
         if left_s < least_s:
             enough_s = self._budget_with(least_s - left_s)
-            self.no_trials_reason = (
-                f"Observing left {max(left_s, 0):.0f} s of the budget of {wanted.budget_s:.0f} s, "
-                f"too little for a pair of launches: --budget {enough_s + 1:.0f}s would do."
+            self.no_trials = fact(
+                "budget-too-short",
+                left_s=max(left_s, 0.0),
+                budget_s=wanted.budget_s,
+                enough_s=round(enough_s + 1),
             )
             return
         window = choose_window(observation.steps, self._left(), self.recording.main.loaders)
@@ -445,18 +446,18 @@ class _Checkup(RunResults):
 
     def _launches(
         self, observation: Observation, window: Window
-    ) -> tuple[ProgramLaunches, str | None]:
+    ) -> tuple[ProgramLaunches, Evidence | None]:
         """Return how launches of trials are made, and why they follow each other, if they do."""
         wanted = self.settings
         cold = stays_cold(self.recording)
-        turns: TurnBlocks | str | None = None
+        turns: TurnBlocks | Evidence | None = None
         if wanted.side_by_side:
             mode = self.sandbox.mode
             left_s = self._left()
             turns = turns_of_trials(
                 observation, window, sandbox=mode, cold=cold, steps=wanted.steps, left_s=left_s
             )
-        blocks, why = (None, turns) if isinstance(turns, str) else (turns, None)
+        blocks, why = (None, turns) if isinstance(turns, Evidence) else (turns, None)
         loaders = self.recording.main.loaders
         launches = ProgramLaunches.of_trials(
             self.recorder, observation, window, blocks, loaders=loaders, cold=cold
@@ -488,3 +489,27 @@ class _Checkup(RunResults):
         self.recording = replace(self.recording, doubts=[*doubts, *disagree], network=network)
         self.elapsed_s = self._elapsed()
         return assemble(self)
+
+
+def _unwritten_report(error: CannotWrite) -> Evidence:
+    """Return why the folder holds no report."""
+    if error.problem is None:
+        return fact("report-in-the-way", path=error.path)
+    return fact("report-unwritten", path=error.path, problem=error.problem)
+
+
+def _unwritten_recording(error: CannotWrite) -> Evidence:
+    """Return why the folder holds no recording."""
+    if error.problem is None:
+        return fact("recording-in-the-way", path=error.path)
+    return fact("recording-unwritten", path=error.path, problem=error.problem)
+
+
+def _with_remark(report: Report, evidence: Evidence) -> Report:
+    """Return a report that is in words already with one more remark."""
+    remark = replace(as_remark(evidence), sentence=remarks.sentence(evidence))
+    return replace(
+        report,
+        remarks=[*report.remarks, remark],
+        doubts=[*report.doubts, remark.sentence],
+    )

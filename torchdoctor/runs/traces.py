@@ -46,8 +46,6 @@ from torchdoctor.schema.traced import MATTERS
 from torchdoctor.trace.ranks import STDIN, Alignment, RankTrace, Unaligned, align, read_ranks
 from torchdoctor.trace.timeline import annotate
 
-NOT_MEASURED = "No fix was tried, because a trace cannot be run."
-MEASURE = " To measure fixes: torchdoctor run train.py"
 _FEW_STEPS = 3
 _HOST_MATTERS = 0.3  # of a step: from here on what slows the host down changes the answer
 _CLOCKS_TOGETHER_S = 1e-4
@@ -105,7 +103,7 @@ def trace_checkup(
         efficiency=of_trace(trace),
         diagnosis=diagnosis,
         ceilings=replay_ceilings(trace.what_if),
-        no_trials_reason=NOT_MEASURED + (MEASURE if trace.trains is not False else ""),
+        no_trials=fact("trace-not-run" if trace.trains is False else "training-trace-not-run"),
         recommendation=Recommendation(also_offered=offered),
         trace=trace,
         ranks=recording.ranks,

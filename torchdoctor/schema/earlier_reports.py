@@ -4,9 +4,19 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from torchdoctor.schema.trials import NO_TIME_LEFT, NOT_WORTH_ITS_TIME, OUT_OF_TIME
+
 _SEPARATOR = " + "  # between the fixes of a set, in the name of a trial
 _NAMES_PLACE = re.compile(r"\.py:\d")
 _NOT_TRIED = "not tried: "  # stood before the reason of a trial without launches
+# Reasons as reports before 2.1 worded them -> their facts; others are kept as they were said.
+_REASONS = {
+    "not worth its time": NOT_WORTH_ITS_TIME,
+    "the time ran out": OUT_OF_TIME,
+    "the budget left no time for more": NO_TIME_LEFT,
+}
+_ONE_LAUNCH = "measured in one launch only"
+_ENOUGH = re.compile(r"--budget (\d+)s would do")
 
 
 def upgraded(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -18,7 +28,15 @@ def upgraded(report: Mapping[str, Any]) -> dict[str, Any]:
         today["diagnosis"] = _diagnosis(diagnosis)
     if isinstance(trace := report.get("trace"), dict):
         today["trace"] = _trace(trace)
+    if _is_before(report, (2, 1)):
+        today = _with_reasons(today)
     return with_throttling(today)
+
+
+def _is_before(report: Mapping[str, Any], version: tuple[int, int]) -> bool:
+    """Return True if a report is of an earlier schema; one without a number is none of these."""
+    numbers = re.fullmatch(r"(\d+)\.(\d+)", str(report.get("schema_version", "")))
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) < version
 
 
 def upgraded_recording(recording: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,6 +142,69 @@ def _trial(trial: Any) -> Any:
         if isinstance(text := rest.get(field), str):
             rest[field] = text.removeprefix(_NOT_TRIED)
     return {**rest, "fixes": _fixes(trial["fix"], trial.get("settings"))}
+
+
+def _with_reasons(report: dict[str, Any]) -> dict[str, Any]:
+    """Return a report whose reasons are facts too: before 2.1 they were words alone."""
+    today = dict(report)
+    for name in ("trials", "refused"):
+        if isinstance(rows := report.get(name), list):
+            today[name] = [_with_why(row, several=True) for row in rows]
+    if isinstance(rows := report.get("ceiling_trials"), list):
+        today["ceiling_trials"] = [_with_why(row) for row in rows]
+    reason = report.get("no_trials_reason")
+    if isinstance(reason, str) and report.get("no_trials") is None:
+        today["no_trials"] = _said(reason)
+        if enough := _ENOUGH.search(reason):
+            today["no_trials"] |= {
+                "fact": "budget-too-short",
+                "values": {"enough_s": int(enough[1])},
+            }
+    recommended = report.get("recommendation")
+    if isinstance(recommended, dict):
+        today["recommendation"] = {
+            **recommended,
+            "patch_trial": _with_why(recommended.get("patch_trial")),
+            "rejected_patches": _rejected(recommended.get("rejected_patches")),
+        }
+    return today
+
+
+def _rejected(patches: Any) -> Any:
+    """Return rejected patches whose details are facts too."""
+    if not isinstance(patches, list):
+        return []
+    today = []
+    for rejected in patches:
+        detail = rejected.get("detail") if isinstance(rejected, dict) else None
+        if not isinstance(detail, str):
+            today.append(rejected)
+            continue
+        why = _said(detail)
+        if detail in rejected.get("fixes", ()):  # the fix that has no edit
+            why = {**why, "fact": "no-edit-for", "values": {"fixes": [detail]}}
+        today.append({**rejected, "why": why})
+    return today
+
+
+def _with_why(row: Any, several: bool = False) -> Any:
+    """Return a trial, or what is like one, whose reasons are facts too."""
+    if not isinstance(row, dict):
+        return row
+    today = dict(row)
+    reason = row.get("reason")
+    if isinstance(reason, str) and not row.get("why"):
+        today["why"] = [_said(reason)] if several else _said(reason)
+    because = row.get("because")
+    if isinstance(because, str) and row.get("choice") is None:
+        today["choice"] = _said(because)
+    return today
+
+
+def _said(reason: str) -> dict[str, Any]:
+    """Return a reason as a fact, which keeps its words."""
+    fact = "blocks-only" if reason.startswith(_ONE_LAUNCH) else _REASONS.get(reason, "said")
+    return {"fact": fact, "sentence": reason}
 
 
 def _fixes(name: str, settings: Any) -> dict[str, Any]:

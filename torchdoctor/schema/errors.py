@@ -20,10 +20,16 @@ EXIT_CODES = {
 
 
 class TorchdoctorError(Exception):
-    """Base of every expected failure."""
+    """Base of every expected failure; `output_tail` is the end of what the user's program wrote."""
 
     slug = "error"
     exit_code = 70
+
+    def __init__(self, message: str = "", output_tail: str = "") -> None:
+        ending = f" Its own output ends with:\n\n{output_tail}" if output_tail else ""
+        super().__init__(f"{message}{ending}")
+        self.message = message
+        self.output_tail = output_tail
 
     def __init_subclass__(cls, slug: str = "", exit_code: int = 0) -> None:
         if slug:  # else those of the class above it
@@ -47,11 +53,27 @@ class NoTrace(UsageError):
         return NoTrace, (self.what, self.advice)  # comes back from another process
 
 
+class CannotWrite(UsageError):
+    """A file cannot be written; `problem` is the system's, None: a link or no file lies there."""
+
+    def __init__(self, path: str, problem: str | None) -> None:
+        why = "it is a link, or no file" if problem is None else problem
+        advice = "Remove it to go on" if problem is None else "Choose another place"
+        super().__init__(f"Cannot write {path}: {why}. {advice}.")
+        self.path = path
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type["CannotWrite"], tuple[str, str | None]]:
+        return CannotWrite, (self.path, self.problem)  # comes back from another process
+
+
 class ProgramFailed(TorchdoctorError, slug="program-failed", exit_code=3):
     """The user's program failed; `program_exit_code` is its own (negative: killed by a signal)."""
 
-    def __init__(self, message: str, program_exit_code: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, program_exit_code: int | None = None, output_tail: str = ""
+    ) -> None:
+        super().__init__(message, output_tail)
         self.program_exit_code = program_exit_code
 
 

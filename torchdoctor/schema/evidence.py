@@ -12,7 +12,8 @@ class Evidence:
     """One fact that a finding, or the verdict, rests on."""
 
     fact: str  #: Which fact it is, among those of its check; its sentence is made by this.
-    values: dict[str, Any] = field(default_factory=dict)  #: Figures and names that it states.
+    #: Figures and names that it states; `message` is what a program or a library said of itself.
+    values: dict[str, Any] = field(default_factory=dict)
     share: float | None = None  #: Share of the step that it states; null: it states none.
     location: Location | None = None  #: Place in the source that it names; null: it names none.
     sentence: str = ""  #: The same in words, for readers.
@@ -34,6 +35,16 @@ def fact(
 ) -> Evidence:
     """Return a fact with its values, of which None is not known or not there."""
     return Evidence(fact=ident, values=values, share=share, location=location)
+
+
+def message(text: str) -> Evidence:
+    """Return a text that a program, a library or an error gave as a fact."""
+    return fact("message", message=text)
+
+
+def within(evidence: Evidence) -> dict[str, Any]:
+    """Return a fact as a value of another one, whose template tells it by `{name:fact}`."""
+    return {"fact": evidence.fact, "values": evidence.values}
 
 
 def as_remark(evidence: Evidence, severity: str = "detail", of: str = "") -> Remark:

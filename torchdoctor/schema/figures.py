@@ -27,6 +27,15 @@ PHASE_LABELS = {
     "optimizer": "optimizer",
     "other": "other",
 }
+_GRADIENT_CALLS = ("call of torch.autograd.grad", "calls of torch.autograd.grad")
+COMPUTED = {  # what shows that something is learned, by `Boundary.learned_by`
+    "backward": ("backward pass", "backward passes"),
+    "autograd.grad": _GRADIENT_CALLS,
+    "torch.func": ("gradient by torch.func", "gradients by torch.func"),
+    "create_graph": _GRADIENT_CALLS,
+    "batch": ("batch", "batches"),
+    "forward": ("backward pass", "backward passes"),
+}
 _SAYS_NOTHING = 30.0  # an interval whose bounds lie further apart is not worth its digits
 
 
@@ -232,6 +241,30 @@ def _visible(character: str) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def tally(counts: Mapping[str, int], learned_by: str) -> str:
+    """Return how much was seen of each kind that tells steps; "30 batches fetched, ... seen"."""
+    words = counts_in_words(counts, learned_by)
+    return f"{words} seen" if words else "no pass or step had ended"
+
+
+def counts_in_words(counts: Mapping[str, int], learned_by: str) -> str:
+    """Return counts with their nouns: "30 batches fetched, 30 forward passes"; "" of none."""
+    computed, plural = COMPUTED[learned_by]
+    nouns = {
+        "batch": ("batch fetched", "batches fetched"),
+        "forward": ("forward pass", "forward passes"),
+        "forward_after_first": (
+            f"forward pass after the first {computed}",
+            f"forward passes after the first {computed}",
+        ),
+        "computed": (computed, plural),
+        "gradient_within": ("gradient within the loss", "gradients within the loss"),
+        "optimizer": ("optimizer step", "optimizer steps"),
+        "explicit": ("call of it", "calls of it"),
+    }
+    return ", ".join(f"{number} {nouns[kind][number != 1]}" for kind, number in counts.items())
 
 
 def counted(number: float, singular: str, plural: str | None = None) -> str:

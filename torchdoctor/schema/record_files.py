@@ -28,7 +28,7 @@ from torchdoctor.schema import (
     unfinished_files,
 )
 from torchdoctor.schema.comparison import Comparison
-from torchdoctor.schema.errors import UsageError
+from torchdoctor.schema.errors import CannotWrite, UsageError
 from torchdoctor.schema.figures import visible
 from torchdoctor.schema.gate import GateReport
 
@@ -150,18 +150,17 @@ def write_atomically(path: str | Path, data: bytes, through_link: bool = True) -
     (/dev/stdout), is written to directly; of a symbolic link the target is replaced. Our own names
     in a run's folder go not `through_link`: the folder may come from elsewhere, where nobody
     but us makes a file of that name.
-    Raise UsageError if the place cannot be written to.
+    Raise CannotWrite if the place cannot be written to.
     """
     path = Path(path)
     if not through_link and (path.is_symlink() or (path.exists() and not path.is_file())):
-        raise UsageError(f"Cannot write {path}: it is a link, or no file. Remove it to go on.")
+        raise CannotWrite(str(path), problem=None)
     try:
         Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(data)
     except OSError as error:
-        problem = error.strerror or str(error)
-        raise UsageError(f"Cannot write {path}: {problem}. Choose another place.") from error
+        raise CannotWrite(str(path), error.strerror or str(error)) from error
 
 
 def open_descriptor(path: Path) -> int | None:

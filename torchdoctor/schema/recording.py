@@ -130,7 +130,8 @@ class StepStatistics:
     """
 
     boundary: Boundary  #: The event that separates two iterations.
-    how_found: str  #: How steps were found, in one sentence.
+    how_found: str = ""  #: How steps were found, in one sentence.
+    evidence: Evidence | None = None  #: The same as data.
     steps: int  #: Iterations measured.
     warmup_steps: int  #: Iterations before them that were left out.
     median_s: float  #: Median time of an iteration.

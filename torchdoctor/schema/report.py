@@ -24,7 +24,7 @@ from torchdoctor.schema.trials import (
 )
 from torchdoctor.schema.verdict import Verdict
 
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "2.1"
 TWO_MODES = 0.15  # mean and median apart by more: steps come in two kinds
 # The branches of the decision tree, in its order.
 BRANCHES = ("data_loader", "memcpy", "communication", "gpu", "cpu", "other")
@@ -272,7 +272,8 @@ class Report:
     trials: list[Trial] = field(default_factory=list)  #: Every fix that was tried.
     refused: list[RefusedFixes] = field(default_factory=list)  #: Fixes that cannot apply here.
     training_trials: list[TrainingTrial] = field(default_factory=list)  #: Advice tried on training.
-    no_trials_reason: str | None = None  #: Where nothing was tried, why.
+    no_trials_reason: str | None = None  #: Where nothing was tried, why, in words.
+    no_trials: Evidence | None = None  #: The same as data.
     ending: Ending | None = None  #: Why the search for fixes stopped; null: nothing was tried.
     recommendation: Recommendation = field(default_factory=Recommendation)  #: What to change.
     noise_floor: Interval | None = None  #: Untouched against itself (A/A); without 1: too noisy.

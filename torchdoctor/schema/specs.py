@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from torchdoctor.schema.evidence import Evidence
+from torchdoctor.schema.evidence import Evidence, fact
 from torchdoctor.schema.program import Location
 from torchdoctor.schema.recording import Recording
 from torchdoctor.schema.report import Finding
@@ -176,7 +176,7 @@ class TrainingAdvice:
     """A fix that is about what is trained, not about how fast."""
 
     costs: str  # what it may cost, in a sentence
-    untriable: Sentence = lambda _: None  # why no short run shows anything of it
+    untriable: Doubt = lambda _: None  # why no short run shows anything of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,8 @@ class FixSpec(SwitchSpec):
     # says so, else judged: 0.5 to 0.8 where it treats what was observed, 0.2 to 0.3 elsewhere.
     p_helps: float = 0.35
 
-    refuses: Sentence  # why it cannot apply
+    refuses: Doubt  # why it cannot apply
+    sentences: Mapping[str, str] = field(default_factory=dict)  # of refusals, `reports.templates`
     settings: Callable[[Recording], list[Settings]] = lambda _: [{}]  # most promising first
     says: Callable[[Settings], str | None] = lambda _: None  # with these settings; None: the title
     by_hand: Callable[[Recording], bool] = lambda _: False  # here it is code alone
@@ -224,7 +225,7 @@ class FixSpec(SwitchSpec):
     offered_untried: bool = True  # shown as code where no run has tried it
     untried_needs: tuple[str, ...] = ()  # checks; untried, it is shown only where one has a finding
     doubt: Doubt = lambda _: None  # why it is shown only where it trained the same
-    note: Sentence = lambda _: None  # said of its first trial, however it ended
+    note: Doubt = lambda _: None  # said of its first trial, however it ended
 
     setup_s: float = 0.0  # what it costs once, so that cheaper trials come first
     more_setup_s: Callable[[Settings, Recording], float] = lambda *_: 0.0  # and more in a program
@@ -247,7 +248,7 @@ class FixSpec(SwitchSpec):
 
     training: TrainingAdvice | None = None
     offers: Sequence[tuple[dict[str, Any], str]] = ()  # partial recordings, a part of the code
-    refusals: Sequence[tuple[dict[str, Any], str]] = ()  # partial recordings, a part of the reason
+    refusals: Sequence[tuple[dict[str, Any], str]] = ()  # partial recordings, the fact
     example: Example | None = None
 
     @property
@@ -267,21 +268,22 @@ class FixSpec(SwitchSpec):
         """0 same result, 1 rounding or order, 2 precision, 3 changes training."""
         return RISKS[self.keeps_results]
 
-    def refusal(self, recording: Recording) -> str | None:
+    def refusal(self, recording: Recording) -> Evidence | None:
         """Return why it cannot apply to a program, or to its device or its torch."""
         device = recording.accelerator if recording.has_gpu else None
         if device is not None and self.platforms and device not in self.platforms:
-            platforms = " and ".join(PLATFORMS.get(name, name) for name in self.platforms)
-            return f"It is for {platforms}. The program is on {PLATFORMS.get(device, device)}."
+            platforms = [PLATFORMS.get(name, name) for name in self.platforms]
+            on = PLATFORMS.get(device, device)
+            return fact("for-other-platforms", platforms=platforms, on=on)
         return self.refuses(recording) or self.lack(recording)
 
-    def lack(self, recording: Recording) -> str | None:
+    def lack(self, recording: Recording) -> Evidence | None:
         """Return what the program's torch is too old for; None: nothing, or it is not known."""
         release = recording.torch_release
         if release is None or release >= self.least_torch:
             return None
         had, needed = (".".join(map(str, numbers)) for numbers in (release, self.least_torch))
-        return f"The program's torch {had} has not what it calls: that came with {needed}."
+        return fact("torch-too-old", torch=had, needed=needed)
 
     def is_for(self, trace: TraceStatistics) -> bool:
         """Return True if it makes sense for a trace, and for the device that it is of."""

@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from torchdoctor.schema.evidence import Evidence
 from torchdoctor.schema.fix_sets import FixSet
 from torchdoctor.schema.program import Location
 from torchdoctor.schema.touched import Bound
 
-NOT_WORTH_ITS_TIME, OUT_OF_TIME = "not worth its time", "the time ran out"  # `Trial.because`
+# Facts of `Trial.choice`, where a fix was not measured.
+NOT_WORTH_ITS_TIME = "not-worth-its-time"
+OUT_OF_TIME = "out-of-time"
+NO_TIME_LEFT = "no-time-left"  # as the search ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,7 @@ class Candidate:
     fixes: FixSet
     ceiling: float | None = None  # most that it can gain by Amdahl, as a speed-up
     bound: float | None = None  # by what it works on; the ceiling may be by a finding's share
-    reason: str = ""  # why it is tried
+    choice: Evidence | None = None  # why it is tried
     named: str = ""
 
 
@@ -66,14 +70,15 @@ class Refused:
     """A fix that was not tried, and why."""
 
     fixes: FixSet
-    reason: str
+    why: Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedFixes:
     """Fixes that one and the same reason rules out; in Python each is a row of `trials`."""
 
-    reason: str | None  #: Why none of them can apply here.
+    reason: str | None  #: Why none of them can apply here, in words.
+    why: list[Evidence] = field(default_factory=list)  #: The same as data.
     risk: int = 0  #: As that of a trial.
     fixes: list[str] = field(default_factory=list)  #: Their ids.
 
@@ -110,7 +115,8 @@ class Trial:
     memory_change_bytes: int | None = None  #: The same, less that of the untouched program.
     memory_growths: list[float] = field(default_factory=list)  #: Of each pair: with / without it.
     cost_s: float = 0.0  #: Time that its launches took.
-    reason: str | None = None  #: Why it was refused, failed or stayed unclear.
+    reason: str | None = None  #: Why it was refused, failed or stayed unclear, in words.
+    why: list[Evidence] = field(default_factory=list)  #: The same as data.
     pairs: int = 0  #: Launches with the fix that were compared with one of the untouched program.
     pair_speedups: list[float] = field(default_factory=list)  #: Of each pair, in their order.
     cut_off_pairs: int = 0  #: Pairs that the end of the budget cut off; they say nothing of it.
@@ -124,6 +130,17 @@ class Trial:
     expected: float | None = None  #: Expected speed-up, by all that was measured and its record.
     upper_bound: float | None = None  #: The speed-up that it exceeds with a probability of 5 %.
     because: str | None = None  #: Why it was measured, or was not, in a few words.
+    choice: Evidence | None = None  #: The same as data.
+
+    @property
+    def lacked_time(self) -> bool:
+        """Return True if it was not measured, as the time ran out."""
+        return self.choice is not None and self.choice.fact == OUT_OF_TIME
+
+    @property
+    def not_worth_its_time(self) -> bool:
+        """Return True if it was not measured, as it promised too little for the time it takes."""
+        return self.choice is not None and self.choice.fact == NOT_WORTH_ITS_TIME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +179,8 @@ class PatchTrial:
     numerics: str | None = None  #: Whether training stayed the same.
     numerics_reason: str | None = None  #: What that rests on.
     pairs: int = 0  #: Pairs of launches behind the interval.
-    reason: str | None = None  #: Why it was not measured, or failed.
+    reason: str | None = None  #: Why it was not measured, or failed, in words.
+    why: Evidence | None = None  #: The same as data.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +192,7 @@ class RejectedPatch:
     #: failed: it ended with an error.
     problem: Annotated[str, "lacks-edit", "not-tried", "failed", "changes-training", "slower"]
     detail: str | None = None  #: The error, the fix without an edit, or how training changed.
+    why: Evidence | None = None  #: The same as data.
     speedup: Interval | None = None  #: Edited against untouched; null: no pair ended.
     pairs: int = 0  #: Pairs of launches behind it.
 
@@ -232,7 +251,8 @@ class TriedCeiling:
         str, "gain", "hidden", "nothing", "slower", "unclear", "abandoned", "not-tried"
     ] = "abandoned"
     whole: bool = True  #: Whether it is the whole cost of its branch, or a part.
-    reason: str | None = None  #: Why it was abandoned, not tried, or unclear despite figures.
+    reason: str | None = None  #: Why it was abandoned, not tried, or unclear, in words.
+    why: Evidence | None = None  #: The same as data.
     pairs: int = 0  #: Pairs of blocks that the interval rests on.
 
     @property
@@ -271,7 +291,8 @@ class TrainingTrial:
         "failed",
         "not-tried",
     ]
-    sentence: str  #: What came out, or why nothing did.
+    sentence: str = ""  #: What came out, or why nothing did.
+    why: list[Evidence] = field(default_factory=list)  #: Why nothing came out, as data.
     settings: dict[str, Any] = field(default_factory=dict)  #: The values that were tried.
     comparison: LossComparison | None = None  #: null: no complete pair.
     launches: int = 0  #: Launches with it; those of the untouched program serve all.

@@ -71,33 +71,25 @@ class Evidence:
         """Take in an event; return whether something was learned, or a step was said to end."""
         if self.since is None:
             self.since = now
+        if kind in (OPTIMIZER_BEGIN, OPTIMIZER_END):
+            return self._update(kind, source)
+        if kind in (BACKWARD_BEGIN, BACKWARD_END):
+            return self._backward(kind)
+        if kind == GRADIENT:
+            return self._gradient()
+        if kind == BATCH:
+            return self._learn()
+        if kind == STEP:
+            self.explicit += 1
+            return True
         if kind == FETCH:
             self._fetch(source)
-        elif kind == OPTIMIZER_BEGIN:
-            self._stepping = True
-            return not self._passes_open and self._learn()
-        elif kind == OPTIMIZER_END:
-            self._end_optimizer(source)
-        elif kind == BACKWARD_BEGIN:
-            return self._begin_backward()
-        elif kind == BACKWARD_END:
-            self._passes_open = max(self._passes_open - 1, 0)
-        elif kind == GRADIENT:
-            # Where there are backward passes it is a part of what they go through.
-            if not self._backwards:
-                self._gradients += 1
-                return self._learn()
         elif kind == FORWARD:
             self._models[source] = self._models.get(source, 0) + 1
-        elif kind == BATCH:
-            return self._learn()
-        elif kind in (ENTRY, ENTRY_END):
+        else:
             self._in_entry = kind == ENTRY
             if self._in_entry:
                 self._entries[source] = self._entries.get(source, 0) + 1
-        else:
-            self.explicit += 1
-            return True
         return False
 
     def _learn(self) -> bool:
@@ -113,19 +105,34 @@ class Evidence:
             fetches = self._loaders[source] = _Fetches()
         fetches.add(self.learned, self._late, self._in_entry)
 
-    def _end_optimizer(self, source: Hashable) -> None:
+    def _update(self, kind: int, source: Hashable) -> bool:
+        """Take in the begin or end of an optimizer's step; return whether something was learned."""
+        if kind == OPTIMIZER_BEGIN:
+            self._stepping = True
+            return not self._passes_open and self._learn()
         self._stepping = False
         if self._passes_open:
             self._updates_in_backward += 1
         else:
             self._optimizers[source] = self._optimizers.get(source, 0) + 1
+        return False
 
-    def _begin_backward(self) -> bool:
+    def _backward(self, kind: int) -> bool:
+        """Take in the begin or end of a backward pass; return whether something was learned."""
+        if kind == BACKWARD_END:
+            self._passes_open = max(self._passes_open - 1, 0)
+            return False
         self._passes_open += 1
         if self._passes_open > 1:  # as checkpointing does
             return False
         self._backwards += 1
         self._in_optimizer += self._stepping
+        return self._learn()
+
+    def _gradient(self) -> bool:
+        if self._backwards:
+            return False  # a part of what backward passes go through
+        self._gradients += 1
         return self._learn()
 
     def candidates(self) -> list[Candidate]:

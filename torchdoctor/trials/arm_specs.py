@@ -63,15 +63,15 @@ class ArmSpecs:
         contents = patch.contents()
         return LaunchSpec(name=PATCH, contents=contents, settled_after=settled, workers=workers)
 
-    def patch(self, fixes: FixSet) -> tuple[SourcePatch | None, str | None]:
+    def patch(self, fixes: FixSet) -> tuple[SourcePatch | None, Evidence | None]:
         """Return the patch that makes these fixes permanent, and why it cannot be launched."""
         patch = source_patch(fixes, self._recording, self._fixes)
         if patch is None and self._recording.workload.notebook is not None:
-            return None, "the cells of a notebook are changed by hand"
+            return None, fact("cells-by-hand")
         if patch is None:
-            return None, "no edit of the source can be made with certainty"
+            return None, fact("no-certain-edit")
         if self._recording.environment.sandbox != "overlay":
-            return patch, "the patched source can be run in an overlay alone, and there was none"
+            return patch, fact("no-overlay-for-patch")
         return patch, None
 
     def unsettled(self, fixes: FixSet, warmup_steps: int) -> list[Evidence]:

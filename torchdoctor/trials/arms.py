@@ -8,7 +8,7 @@ from typing import Any
 
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import BASELINE, LaunchSpec
-from torchdoctor.schema import Candidate, FixSet, LaunchTiming, Recording
+from torchdoctor.schema import Candidate, Evidence, FixSet, LaunchTiming, Recording
 from torchdoctor.schema.figures import fixes_with_settings
 from torchdoctor.schema.specs import RISKS, FixSpec
 from torchdoctor.trials.arm_specs import ArmSpecs
@@ -111,9 +111,9 @@ class Arm:
     candidate: Candidate | None = None
     timings: list[LaunchTiming] = field(default_factory=list)  # usable, with the program's seed
     cost_s: float = 0.0
-    failed: str | None = None
-    refused: str | None = None
-    remarks: list[str] = field(default_factory=list)  # for its row of the report
+    failed: Evidence | None = None
+    refused: Evidence | None = None
+    remarks: list[Evidence] = field(default_factory=list)  # for its row of the report
     further: bool = False  # a setting that its fix does not name
     cut_off_pairs: int = 0  # by the end of the budget
     measured_s: float = 0.0  # while what others held was known

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from torchdoctor.advice import catalogue
+from torchdoctor.bench.failures import how_it_ended, why_refused
 from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.schema import (
     FixSet,
@@ -19,6 +20,8 @@ from torchdoctor.schema import (
     StepStatistics,
     SwitchedLaunch,
     TriedCeiling,
+    fact,
+    within,
 )
 from torchdoctor.trials import compare
 from torchdoctor.trials.arm_specs import ABLATION, ArmSpecs
@@ -35,12 +38,7 @@ _NOTHING = 1.02  # an interval that ends below this is no gain
 _SLOWER = 0.98  # an interval that ends below this: the replacement costs more than the cost itself
 _OTHER_CONDITIONS = 0.6  # untouched blocks / observed step: below this they cannot be compared
 _HIGH = 0.2  # share of the step from which a reader expects a gain
-_NO_BLOCKS = (
-    "Blocks of this program's steps cannot be compared within one launch: several processes train, "
-    "a backward alone separates steps, or these come in kinds without a regular cycle."
-)
 _DECIDED = ("gain", "hidden", "nothing")
-_OUT_OF_TIME = "The budget left no time for it."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +85,19 @@ def abandon(
         states_of_no_use = ("refused", "failed") if arm in ceilings else ("refused",)
         lacking = next((state for state in states if state.state in states_of_no_use), None)
         if lacking is not None:
-            arm.refused = lacking.reason or "It could not be tried."
+            arm.refused = why_refused(lacking) if lacking.reason else fact("could-not-be-tried")
     if launch.failed_in is None:
         return False
     blocks = Counter(block.arm for block in launch.blocks)
-    why = launch.reason or "The program failed."
+    why = within(how_it_ended(launch) or fact("program-failed"))
     if launch.failed_in:
         guilty = [launch.failed_in]
-        reason = f"The program did not go on with it: {why}"
+        reason = fact("did-not-go-on", why=why)
         # Earlier blocks went through: the machine is slow, or the launch was long.
         slow = launch.ended == "timed-out" and blocks[launch.failed_in] > 0
     else:  # what a ceiling left behind may have ended the program
         guilty = [n for n in blocks if n]
-        reason = f"The program failed after it: {why}"
+        reason = fact("failed-after-it", why=why)
         slow = launch.ended == "timed-out"
     given_up = [arms[n - 1] for n in guilty if arms[n - 1] in ceilings and blocks[n] < enough]
     for arm in given_up if not slow else []:
@@ -123,15 +121,15 @@ def tried(
         differences = [] if arm.refused else evidence.differences(arm, "blocks")
         speedup = compare.interval(differences)
         verdict = _verdict(speedup, trial.row.share)
-        reason = arm.refused or "Too few of its blocks were seen." if speedup is None else None
+        why = arm.refused or fact("too-few-blocks") if speedup is None else None
         if conditions is not None and conditions < _OTHER_CONDITIONS and verdict in _DECIDED:
             verdict = "unclear"
-            reason = f"The untouched step took {conditions:.2f} times as long as when observed."
+            why = fact("other-conditions", times=conditions)
         if launched is None or arm.key not in launched:
             verdict = "not-tried"
-            reason = _NO_BLOCKS if launched is None else _OUT_OF_TIME
+            why = fact("blocks-not-comparable" if launched is None else "no-time-for-ceiling")
         pairs = len(differences) if speedup is not None else 0
-        row = replace(trial.row, speedup=speedup, verdict=verdict, reason=reason, pairs=pairs)
+        row = replace(trial.row, speedup=speedup, verdict=verdict, why=why, pairs=pairs)
         outcomes.append(row)
     return outcomes
 
@@ -142,7 +140,7 @@ def bounded(ceiling: float, tried: TriedCeiling) -> tuple[float, float]:
     The share of the step promised `ceiling`; by the experiment the cost may count for more, or be
     hidden behind other work.
     """
-    if tried.speedup is None or tried.verdict == "slower" or tried.reason is not None:
+    if tried.speedup is None or tried.verdict == "slower" or tried.why is not None:
         return ceiling, 1.0  # it shows nothing of this step
     removable = 1.0 - 1.0 / max(tried.speedup.high, 1.0)
     share = tried.share or removable or 1.0

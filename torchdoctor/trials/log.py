@@ -13,13 +13,23 @@ from torchdoctor.bench.pair_times import Estimator, switched_differences, usable
 from torchdoctor.launch.launch_spec import BASELINE, UNTOUCHED
 from torchdoctor.machine.load_beside import Held, LoadBeside
 from torchdoctor.queries.hardware import much_load
-from torchdoctor.schema import Block, LaunchTiming, Pair, ProgressEvent, SwitchedLaunch
+from torchdoctor.schema import (
+    Block,
+    Evidence,
+    LaunchTiming,
+    Pair,
+    ProgressEvent,
+    SwitchedLaunch,
+    fact,
+    within,
+)
 from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.schema.figures import counted
+from torchdoctor.schema.trials import NO_TIME_LEFT
 from torchdoctor.trials.arms import Arm
 
 SEED_LAUNCHES = 2  # with other seeds, if only they tell whether training changed
-NO_TIME = "the budget left no time for more"  # why a search ended, as reports say it
+NO_TIME = fact(NO_TIME_LEFT)  # why a search ended
 
 
 class BudgetEnded(Exception):  # noqa: N818 - a turn of events, not an error
@@ -27,7 +37,11 @@ class BudgetEnded(Exception):  # noqa: N818 - a turn of events, not an error
 
 
 class Stopped(Exception):  # noqa: N818 - a turn of events, not an error
-    """No further launch makes sense; the message says why."""
+    """No further launch makes sense; `why` is its reason."""
+
+    def __init__(self, why: Evidence) -> None:
+        super().__init__(why.fact)
+        self.why = why
 
 
 class Budget:
@@ -182,7 +196,7 @@ class Log:
             with beside as held:
                 yield
         except TorchdoctorError as error:
-            raise Stopped(f"Trials stopped: {error}") from error
+            raise Stopped(fact("trials-stopped", message=str(error))) from error
         finally:
             for arm in arms:
                 arm.cost_s += (self.budget.clock() - began_s) / len(arms)
@@ -197,11 +211,8 @@ class Log:
 
     def _is_out(self, arm: Arm, outcome: Failed) -> None:
         if outcome.name == BASELINE:
-            raise Stopped(
-                "Trials stopped: the untouched program could not be measured twice in a row "
-                f"({outcome.reason})."
-            )
+            raise Stopped(fact("untouched-unmeasured-twice", why=within(outcome.why)))
         if outcome.kind == "refused":
-            arm.refused = outcome.reason
+            arm.refused = outcome.why
         else:
-            arm.failed = outcome.reason
+            arm.failed = outcome.why

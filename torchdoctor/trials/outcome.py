@@ -22,7 +22,6 @@ from torchdoctor.schema import (
     TriedCeiling,
     fact,
 )
-from torchdoctor.schema.figures import counted, duration
 from torchdoctor.schema.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
@@ -35,8 +34,6 @@ from torchdoctor.trials.search_policy import SearchPolicy
 from torchdoctor.trials.thresholds import ADDS, WORTH
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise", "same-decisions", "corrected")
-_CHANGED = "results changed: not recommended"
-_CHANGED_OUTPUTS = f"{_CHANGED} without --allow-output-changes"
 _DEAR_S = 10.0  # of a first launch beyond the others: worth a word
 _NARROW = 0.1  # log: an interval that reaches further does not show "no difference"
 _SAME = 0.9  # probability that a difference counts as none
@@ -163,7 +160,7 @@ class Judgement:
         explained = 1.0 / (1.0 - share)
         return explained if interval.low > explained * math.exp(known_to) else None
 
-    def results(self, ended: str | None) -> TrialResults:
+    def results(self, ended: Fact | None) -> TrialResults:
         """Return all rows and the recommendation; `ended`: why the search ended early, or None."""
         evidence = self._evidence
         by = self._evidence.decided_by()
@@ -186,7 +183,7 @@ class Judgement:
             doubts=self._doubts(),
         )
 
-    def _row(self, members: Members, ended: str | None) -> Trial:
+    def _row(self, members: Members, ended: Fact | None) -> Trial:
         measured = self.measured[members]
         verdict = self.verdicts[members]
         arm = measured.arm
@@ -207,7 +204,7 @@ class Judgement:
             memory_change_bytes=None if change is None else round(change),
             memory_growths=[fixed / before for before, fixed in measured.memory],
             cost_s=arm.cost_s,
-            reason=arm.refused or arm.failed or self._reason(members, ended),
+            why=self._why(members, ended),
             pairs=len(measured.differences),
             pair_speedups=[math.exp(difference) for difference in measured.differences],
             patched=measured.patched > 0,
@@ -236,75 +233,82 @@ class Judgement:
         )
         return fixed, None if fixed is None or untouched is None else fixed - untouched
 
-    def _belief(self, members: Members, ended: str | None) -> dict[str, Any]:
+    def _belief(self, members: Members, ended: Fact | None) -> dict[str, Any]:
         """Return what is believed of an arm by everything that was measured."""
         measured = self.measured[members]
         beliefs = self.policy.beliefs
         arm = measured.arm
         if not arm.alive:
-            return {"because": "refused" if arm.refused else "failed"}
-        because = "its members gain" if arm.candidate is None else arm.candidate.reason
+            return {"choice": fact("refused") if arm.refused else fact("failed")}
+        choice = fact("members-gain") if arm.candidate is None else arm.candidate.choice
         if arm.further:
-            because = "a value beside those tried first"
+            choice = fact("further-value")
         return {
             "p_helps": beliefs.p_helps(*members) if len(members) == 1 else None,
             "expected": math.exp(beliefs.mean_gain(members)),
             "upper_bound": math.exp(beliefs.quantile(members, 0.95)),
-            "because": because if measured.differences else self._why_not_measured(members, ended),
+            "choice": choice if measured.differences else self._why_not_measured(members, ended),
         }
 
-    def _reason(self, members: Members, ended: str | None) -> str | None:
+    def _why(self, members: Members, ended: Fact | None) -> list[Fact]:
         """Return what explains a verdict: why an arm was not measured, or is not recommended."""
         measured = self.measured[members]
-        verdict = self.verdicts[members]
-        pairs = len(measured.differences)
-        parts = list[str]()
-        if not measured.arm.alive:
-            return None
-        if pairs == 0:
-            parts.append(self._why_not_measured(members, ended))
-            parts += self._what_it_takes(measured.arm)
-        elif measured.by == "blocks":
-            blocks = counted(pairs, "pair")
-            parts.append(f"measured in one launch only ({blocks} of blocks), not in fresh launches")
-        elif pairs == 1:
-            parts.append("one pair of launches only")
-        elif 0 < measured.patched < pairs:
-            at_run_time = counted(pairs - measured.patched, "pair")
-            parts.append(f"{at_run_time} of the fix at run time, the others of its patch")
+        arm = measured.arm
+        out = arm.refused or arm.failed
+        if out is not None:
+            return [out]
+        facts = self._of_pairs(members, ended)
         if measured.by == "pairs" and self.policy.beliefs.blocks(members):
-            parts.append("blocks of one more launch count too")
-        if (
-            verdict in ("faster", "looks-faster", "unclear")
-            and (bound := self.at_most(members)) is not None
-        ):
-            parts.append(f"more than the time that it was seen to work on explains ({bound:.2f}x)")
+            facts.append(fact("blocks-count-too"))
+        verdict = self.verdicts[members]
+        bound = self.at_most(members)
+        if verdict in ("faster", "looks-faster", "unclear") and bound is not None:
+            facts.append(fact("beyond-its-part", bound=bound))
         if verdict == "faster" and measured.gain < math.log1p(WORTH):
-            parts.append(f"gains less than {WORTH:.0%}")
+            facts.append(fact("gains-little", worth=WORTH))
+        return [*facts, *self._of_results(measured), *arm.remarks]
+
+    def _of_pairs(self, members: Members, ended: Fact | None) -> list[Fact]:
+        """Return what the pairs of an arm lack."""
+        measured = self.measured[members]
+        pairs = len(measured.differences)
+        if pairs == 0:
+            return [self._why_not_measured(members, ended), *self._what_it_takes(measured.arm)]
+        if measured.by == "blocks":
+            return [fact("blocks-only", pairs=pairs)]
+        if pairs == 1:
+            return [fact("one-pair")]
+        if 0 < measured.patched < pairs:
+            return [fact("pairs-at-run-time", pairs=pairs - measured.patched)]
+        return []
+
+    def _of_results(self, measured: Measured) -> list[Fact]:
+        """Return why an arm that gains is not recommended for what it does to results."""
+        if measured.gain <= 0:
+            return []
         numerics = measured.numerics
         facts = measured.arm.facts
         unproven = facts.risk > 0 or facts.doubted
         doubted = unproven and numerics.classification == "not-comparable"
         changed = numerics.classification == "changed" and facts.risk < 3
-        if changed and measured.gain > 0 and not results_may_stay(measured, self.allowed):
-            parts.append(_CHANGED_OUTPUTS if numerics.of_outputs else _CHANGED)
-        elif measured.gain > 0 and (numerics.needs_seeds or doubted):
-            parts.append("whether results changed is not known: not recommended")
-        return "; ".join([*parts, *measured.arm.remarks]) or None
+        if changed and not results_may_stay(measured, self.allowed):
+            return [fact("outputs-changed" if numerics.of_outputs else "results-changed")]
+        if numerics.needs_seeds or doubted:
+            return [fact("results-unknown")]
+        return []
 
-    def _why_not_measured(self, members: Members, ended: str | None) -> str:
+    def _why_not_measured(self, members: Members, ended: Fact | None) -> Fact:
         measured = self.measured[members]
         if measured.arm.timings and measured.arm.facts.risk == 3:
-            return "not judged: it may change the batch, and batches have no known size"
-        why = OUT_OF_TIME if self.policy.lacks_time(members) else NOT_WORTH_ITS_TIME
+            return fact("batch-size-unknown")
+        lacks_time = self.policy.lacks_time(members)
+        why = fact(OUT_OF_TIME if lacks_time else NOT_WORTH_ITS_TIME)
         return why if ended is None or ended == NO_TIME else ended
 
-    def _what_it_takes(self, arm: Arm) -> list[str]:
+    def _what_it_takes(self, arm: Arm) -> list[Fact]:
         """Return what the first launch of an arm that was not measured is thought to take."""
         once_s = self.policy.prices.once_s.get(arm.key, 0.0)
-        if once_s < _DEAR_S:
-            return []
-        return [f"its first launch takes about {duration(once_s)} longer (compiling, or copying)"]
+        return [] if once_s < _DEAR_S else [fact("long-first-launch", once_s=once_s)]
 
     def _source_patch(self) -> SourcePatch | None:
         """Return the patch that is handed out: that of the recommended set, which ran."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from torchdoctor.advice.wording import SourcePatch
-from torchdoctor.schema import RejectedPatch
+from torchdoctor.schema import Evidence, RejectedPatch, fact
 from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import Members
@@ -67,8 +67,8 @@ class Patches:
         left_out = patch.left_out if patch is not None else list(like.fixes)
         if patch is None or left_out or why_not:
             lacking = patch is None or bool(left_out)
-            detail = why_not or f"no edit of the source for {', '.join(left_out)}"
-            self.reject(members, like, "lacks-edit" if lacking else "not-tried", detail)
+            why = why_not or fact("no-edit-for", fixes=left_out)
+            self.reject(members, like, "lacks-edit" if lacking else "not-tried", why)
             return False
         key = PATCH if not self.arms else f"{PATCH}-{len(self.arms) + 1}"
         spec = self._specs.patched(patch, like.fixes)
@@ -81,6 +81,6 @@ class Patches:
         self._sources[members] = patch
         return True
 
-    def reject(self, members: Members, like: Arm, problem: str, detail: str | None) -> None:
+    def reject(self, members: Members, like: Arm, problem: str, why: Evidence | None) -> None:
         """Take the patch of a set out of what may be handed out."""
-        self.rejected[members] = RejectedPatch(fixes=like.fixes, problem=problem, detail=detail)
+        self.rejected[members] = RejectedPatch(fixes=like.fixes, problem=problem, why=why)

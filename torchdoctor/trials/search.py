@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from torchdoctor.bench.engine import Engine
+from torchdoctor.bench.failures import NOT_APPLIED
 from torchdoctor.bench.pair_times import usable
 from torchdoctor.machine.load_beside import LoadBeside
 from torchdoctor.schema import (
@@ -27,6 +28,8 @@ from torchdoctor.schema import (
     TriedCeiling,
     each_once,
     fact,
+    message,
+    within,
 )
 from torchdoctor.schema import Evidence as Fact
 from torchdoctor.schema.figures import speedup
@@ -53,8 +56,8 @@ SEEDS = "seeds"
 # Why rows have no measurement, by why the search ended; none, where the policy had decided.
 _WHY_ENDED = {
     "time": NO_TIME,
-    "interrupted": "interrupted",
-    "failed": "the trials were stopped",
+    "interrupted": fact("interrupted"),
+    "failed": fact("search-stopped"),
 }
 _WHY = {  # the next measurement is made, for the user who waits for it
     "pair": "It promises most for its time",
@@ -64,7 +67,6 @@ _WHY = {  # the next measurement is made, for the user who waits for it
     "patch": "The patched source is what you will run",
     "ceilings": "What the program gains without a cost bounds every fix of that cost",
 }
-_NOT_APPLIED = "could not be applied"  # in the reason of a launch that failed for its fix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,7 @@ class SearchSettings:
     allow_output_changes: bool = False  # and those that change what a model decides
     low_precision: bool = False  # `numerics.trains_in_low_precision`
     patch: bool = False  # fixes are proven by the patch that makes them permanent
-    why_in_turns: str | None = None  # half a sentence, if nobody asked for launches in turns
+    why_in_turns: Fact | None = None  # if nobody asked for launches in turns
     ceilings: Sequence[CeilingTrial] = ()  # the most telling first
     growing: Mapping[str, NextSettings] = field(default_factory=dict)  # searched settings, by fix
     kind: "type[Search] | None" = None  # another executor than `Search`
@@ -144,7 +146,7 @@ class Search:
             self._stopped = "interrupted"
         except Stopped as stop:
             self._stopped = "failed"
-            self._doubts.append(fact("search-failed", reason=str(stop)))
+            self._doubts.append(stop.why)
 
     def _search_sizes(self) -> None:
         """Search the settings that are found by trying, and leave all but the best out."""
@@ -262,7 +264,9 @@ class Search:
         measured = self._evidence.measured(arm, patched)
         if not results_may_stay(measured, self._settings.allowed):
             if not measured.numerics.needs_seeds:  # else that is open
-                self._patches.reject(members, arm, "changes-training", measured.numerics.reason)
+                reason = measured.numerics.reason
+                why = None if reason is None else message(reason)
+                self._patches.reject(members, arm, "changes-training", why)
             return
         run_time = self._evidence.paired(arm)
         if run_time and median(run_time) <= WORTH:
@@ -274,7 +278,8 @@ class Search:
     def _blame(self, members: Members, failed: Arm) -> None:
         """Mark the fix that could not be applied, if a single member never ran by itself."""
         untried = [self._by_key[name] for name in members if not self._by_key[name].timings]
-        is_of_a_fix = failed.refused or _NOT_APPLIED in (failed.failed or "")
+        why = failed.failed
+        is_of_a_fix = failed.refused or (why is not None and why.fact in NOT_APPLIED)
         if len(untried) == 1 and is_of_a_fix:
             [suspect] = untried
             suspect.refused = failed.refused
@@ -431,7 +436,7 @@ class Search:
         engine = self._log.engine
         doubts = engine.failures.doubts
         if self._settings.why_in_turns is not None and self._log.pairs:
-            doubts.append(fact("launches-in-turns", reason=self._settings.why_in_turns))
+            doubts.append(fact("launches-in-turns", why=within(self._settings.why_in_turns)))
         for arm in self._arms_by_set.values():
             if arm.timings:
                 doubts += self._specs.unsettled(arm.fixes, engine.warmup_steps(arm.spec))

@@ -10,19 +10,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchdoctor.bench.engine import Engine
-from torchdoctor.bench.failures import failure, refusal
+from torchdoctor.bench.failures import failure, how_it_ended, refusal
 from torchdoctor.bench.measurement import ProgramLaunches
 from torchdoctor.bench.pair_times import usable
 from torchdoctor.bench.record import Recorder
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
 from torchdoctor.schema import (
+    Evidence,
     FixSet,
     LaunchTiming,
     ProgressEvent,
     Recording,
     StepStatistics,
     TrainingTrial,
+    fact,
+    message,
+    within,
 )
 from torchdoctor.schema.specs import FixSpec
 from torchdoctor.trials.arm_specs import ArmSpecs
@@ -47,20 +51,19 @@ class TrainingResults:
 
 
 def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[TrainingTrial]:
-    """Return the advice that applies and can be tried; a sentence says why it is not tried."""
-    scaled = "The loss is multiplied by a factor that changes (GradScaler)."
+    """Return the advice that applies and can be tried; `why` tells of what is not tried."""
     advice = []
     for ident, module in modules.items():
         if module.training is None or module.untried or module.refusal(recording):
             continue
         reason = module.training.untriable(recording)
         if reason is None and recording.main.flags.grad_scaler:
-            reason = scaled
+            reason = fact("loss-scaled")
         values: dict[str, Any] = {} if reason else next(iter(module.settings(recording)), {})
         trial = TrainingTrial(
             fix=ident,
             verdict="not-tried",
-            sentence=reason or "",
+            why=[] if reason is None else [reason],
             settings=values,
         )
         advice.append(trial)
@@ -69,7 +72,7 @@ def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[Traini
 
 def most_launches(advice: Sequence[TrainingTrial]) -> int:
     """Return how many launches these pieces of advice take at most."""
-    compared = sum(1 for piece in advice if not piece.sentence)
+    compared = sum(1 for piece in advice if not piece.why)
     return ENOUGH_PAIRS * (1 + compared) if compared else 0
 
 
@@ -140,10 +143,10 @@ class TrainingTrials:
         self._per_step = backwards_per_step
         self._tried = {}
         for piece in advice:
-            if not piece.sentence:
+            if not piece.why:
                 spec = specs.of(FixSet.of(piece.fix, piece.settings))
                 self._tried[piece.fix] = _Tried(piece, Arm(key=piece.fix, spec=spec))
-        self._ended = NO_TIME
+        self._ended: Evidence = NO_TIME
         log.why = "The time that is left shows what advice on training does to the losses"
 
     def results(self) -> TrainingResults:
@@ -157,9 +160,10 @@ class TrainingTrials:
         except BudgetEnded:
             pass
         except KeyboardInterrupt:
-            self._ended, interrupted = "interrupted", True
+            self._ended = fact("interrupted")
+            interrupted = True
         except Stopped as stop:
-            self._ended = str(stop).rstrip(".")
+            self._ended = stop.why
         trials = [self._result(piece) for piece in self._advice]
         return TrainingResults(trials=trials, interrupted=interrupted)
 
@@ -183,8 +187,9 @@ class TrainingTrials:
                 if tried is None:
                     without = self._log.launch(self._log.baseline, PHASE, offset)
                     if not usable(without):
-                        why, without = without.reason or without.ended, None
-                        raise Stopped(f"The untouched program could not be measured ({why})")
+                        why = within(how_it_ended(without) or message(without.ended))
+                        without = None
+                        raise Stopped(fact("untouched-unmeasured", why=why))
                 else:
                     timing = self._log.launch(tried.arm, PHASE, offset)
                     self._judge(tried, timing)
@@ -204,7 +209,7 @@ class TrainingTrials:
             tried.cut_short = timing.ended == "timed-out" and self._log.budget.left() <= 0
 
     def _result(self, advice: TrainingTrial) -> TrainingTrial:
-        if advice.sentence:
+        if advice.why:
             return advice
         tried = self._tried[advice.fix]
         blank = replace(
@@ -222,16 +227,16 @@ class TrainingTrials:
     def _without(self, blank: TrainingTrial, tried: _Tried) -> TrainingTrial:
         arm = tried.arm
         if arm.refused is not None:
-            return replace(blank, sentence=_whole(arm.refused))
+            return replace(blank, why=[arm.refused])
         if tried.cut_short:
-            sentence = f"The budget ended during launch {len(tried.timings) + 1} with it."
-            return replace(blank, verdict="not-decided", sentence=sentence)
+            cut_off = fact("budget-ended-during", launch=len(tried.timings) + 1)
+            return replace(blank, verdict="not-decided", why=[cut_off])
         if arm.failed is not None:
-            return replace(blank, verdict="failed", sentence=_whole(arm.failed))
-        sentence = _whole(self._ended)
+            return replace(blank, verdict="failed", why=[arm.failed])
+        why = [self._ended]
         if self._ended == NO_TIME:
-            sentence += f" With --fixes {blank.fix} the whole budget is for it."
-        return replace(blank, sentence=sentence)
+            why.append(fact("whole-budget", fix=blank.fix))
+        return replace(blank, why=why)
 
 
 def _details(fix: str, timings: Sequence[LaunchTiming]) -> dict[str, Any]:

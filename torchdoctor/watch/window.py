@@ -80,7 +80,6 @@ def recording(
                 kind=process.step_kind or "loader",
                 learned_by="forward" if process.infers else "backward",
             ),
-            how_found="",  # which no check reads
             steps=steps,
             warmup_steps=0,
             median_s=mean_s,

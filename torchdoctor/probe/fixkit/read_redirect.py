@@ -77,6 +77,11 @@ def _install():
         read = not flags & _NOT_READING and kwargs.get("dir_fd") is None and len(args) < 2
         return other_or(path, read, lambda path: real_os_open(path, flags, *args, **kwargs))
 
+    _replace(real_os_open, os_open, open)
+
+
+def _replace(real_os_open, os_open, open):
+    """Put both functions wherever the real ones are looked up."""
     # `_io` too: a pickled `open` is looked up there.
     for owner in (io, builtins, _io):
         owner.open = open

@@ -10,6 +10,7 @@ from itertools import islice
 from threading import get_ident
 
 from .. import dynamo_frames, places, step_log, wrapping
+from ..measure.nested import holds_numbers
 from . import gradient_hooks
 from .scaled_losses import first_of
 
@@ -47,7 +48,7 @@ class Losses:
         tensor = self._session.scaled_losses.unscaled(first_of(tensors))
         values = self._values
         try:
-            if tensor.is_cpu:
+            if tensor.is_cpu and holds_numbers(tensor, self._session.torch):
                 values.append(tensor.item())  # raises where it is no scalar
                 return len(values) - 1
         except (AttributeError, RuntimeError, ValueError, TypeError):

@@ -128,8 +128,6 @@ class _GradientCalls:
     def around(self, old):
         """Return the wrapper of `torch.autograd.grad`."""
         session = self._session
-        passes = self._passes
-        phases = self._session.phases
         compiling = session.torch.compiler.is_dynamo_compiling
 
         def grad(*args, **kwargs):
@@ -139,45 +137,53 @@ class _GradientCalls:
             answer = session.ask("gradients", args, kwargs) if session.arms else None
             if answer is not None:
                 return answer[0]
-            counts = False
-            kind = _PLAIN
-            code = 0
             graphs = session.graphs
             if graphs.notes is not None and graphs.capturing():
                 return self._captured(old, args, kwargs)
             graphs.within += 1
-            try:
-                kind = self._kinds.kind(args, kwargs)
-                counts = kind == self._counted
-                if counts:
-                    passes.begin(kwargs.get("retain_graph") and kind == _PLAIN)
-                elif phases:
-                    code = self._before(kind)
-            except Exception as error:
-                session.fail("gradient", error)
+            kind, code = self._begins(args, kwargs)
             self._busy = True
             try:
                 result = old(*args, **kwargs)
             except BaseException as error:
                 session.hide_frames(error)
-                if counts:
-                    passes.failed()
-                elif phases:
-                    session.log.add(step_log.GRADIENT_END, kind, -1)
+                self._failed(kind)
                 raise
             finally:
                 self._busy = False
                 graphs.within -= 1
-            try:
-                if counts:
-                    passes.end(self._kinds.loss(args, kwargs))
-                elif phases:
-                    self._after(kind, code)
-            except Exception as error:
-                session.fail("gradient", error)
+            self._ends(kind, code, args, kwargs)
             return result
 
         return grad
+
+    def _begins(self, args, kwargs):
+        """Note the begin of a call; return its kind, and what it was computed after."""
+        kind = _PLAIN
+        try:
+            kind = self._kinds.kind(args, kwargs)
+            if kind == self._counted:
+                self._passes.begin(kwargs.get("retain_graph") and kind == _PLAIN)
+            elif self._session.phases:
+                return kind, self._before(kind)
+        except Exception as error:
+            self._session.fail("gradient", error)
+        return kind, 0
+
+    def _failed(self, kind):
+        if kind == self._counted:
+            self._passes.failed()
+        elif self._session.phases:
+            self._session.log.add(step_log.GRADIENT_END, kind, -1)
+
+    def _ends(self, kind, code, args, kwargs):
+        try:
+            if kind == self._counted:
+                self._passes.end(self._kinds.loss(args, kwargs))
+            elif self._session.phases:
+                self._after(kind, code)
+        except Exception as error:
+            self._session.fail("gradient", error)
 
 
 def install(session, passes):

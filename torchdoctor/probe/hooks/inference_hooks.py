@@ -10,6 +10,7 @@ import weakref
 
 from .. import dynamo_frames, wrapping
 from ..measure.decisions import Decisions
+from ..measure.nested import holds_numbers
 
 _FEWEST_CALLS, _LEAST_NS = 5, 3_000_000_000  # without a gradient: the program infers
 _FIRST_CALLS = 2  # in which much is made ready
@@ -129,8 +130,10 @@ class Inference:
 
 
 def _is_plain(torch, value):
-    plain = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    return plain and value.numel() > 0 and not value.is_complex() and not value.is_quantized
+    if not isinstance(value, torch.Tensor) or not holds_numbers(value, torch):
+        return False
+    plain = value.layout == torch.strided and not value.is_complex() and not value.is_quantized
+    return plain and value.numel() > 0
 
 
 class FirstCall:

@@ -421,12 +421,40 @@ class _Calls:
                 args, kwargs = program.guarded(function, module, args, kwargs) or (args, kwargs)
         return args, kwargs, self._models.enter(module)
 
+    def _begins(self, root, module, args, kwargs):
+        """Note the begin of a root's call, and ask the fixes.
+
+        Returns the arguments to call it with, the contexts that end with the call, its flags, and
+        the answer of a fix that stands for the call, as a tuple of one (None: call it).
+        """
+        session = self._session
+        models = self._models
+        contexts = ()
+        flags = 0
+        answer = None
+        try:
+            if root.ident is None:
+                models.number(root)
+            if not models.seen_forward:
+                models.forward_begins(root)
+            if session.inference.looks:
+                session.inference.begins(root.ident)
+            if session.phases:
+                flags = self._begin(root, module, args, kwargs)
+            if session.programs:
+                answer = session.ask("forward", module, args, kwargs)
+                if answer is None:
+                    args, kwargs, contexts = self._changed(module, args, kwargs)
+        except Exception as error:
+            session.fail("forward", error)
+        return args, kwargs, contexts, flags, answer
+
     def around(self, old):
         """Return the wrapper of a root class's `__call__`."""
         session = self._session
         models = self._models
         nesting = self._models.nesting
-        phases = self._session.phases
+        phases = session.phases
         compiling = session.torch.compiler.is_dynamo_compiling
         root_of = models.root_of
         add = session.log.add
@@ -438,26 +466,12 @@ class _Calls:
             # module), the question is a constant: nothing of ours stays in the graph or breaks it.
             if compiling() or (nesting.calls and nesting.noted(models, module)) or not session.on:
                 return old(module, *args, **kwargs)
-            root, contexts, flags, answer = root_of(module), (), 0, None
+            root = root_of(module)
             if root is None and inference.looks:
                 root = models.made_anew(module)
             if root is None:
                 return old(module, *args, **kwargs)
-            try:
-                if root.ident is None:
-                    models.number(root)
-                if not models.seen_forward:
-                    models.forward_begins(root)
-                if inference.looks:
-                    inference.begins(root.ident)
-                if phases:
-                    flags = self._begin(root, module, args, kwargs)
-                if session.programs:
-                    answer = session.ask("forward", module, args, kwargs)
-                    if answer is None:
-                        args, kwargs, contexts = self._changed(module, args, kwargs)
-            except Exception as error:
-                session.fail("forward", error)
+            args, kwargs, contexts, flags, answer = self._begins(root, module, args, kwargs)
             nesting.calls += 1
             try:
                 if answer is not None:

@@ -132,65 +132,74 @@ def install(session):
         return __init__
 
     wrapping.wrap(base, "__init__", make)
-    _install_steps(session)
+    steps = _Steps(session)
+    wrapping.around_steps(
+        session.torch, session.guarded(steps.begins), session.guarded(steps.ended), steps.failed
+    )
     if any("optimizer" in program.functions for program in session.programs):
         for cls in _subclasses(base):
             if "__init__" in cls.__dict__:
                 _change_arguments(session, cls)
 
 
-def _install_steps(session):
-    optimizers = session.optimizers
-    models = session.models
-    window = session.window
-    add = session.log.add
-    bounds, phases = window.bounds("optimizer"), session.phases
-    watched = phases or bool(session.programs)
-    optimizers.briefly = not (watched or bounds)
-    graphs = session.graphs
+class _Steps:
+    """The notes of `Optimizer.step`, which begins, and ends or fails."""
 
-    @session.guarded
-    def step_begins(optimizer):
-        graphs.within += 1
-        if watched and session.on:
-            if models.open_contexts or session.programs:
-                models.leave_contexts()
-                session.tell("step")
-            if graphs.notes is None or not graphs.capturing():
-                note_begin(optimizer)
+    def __init__(self, session):
+        self._session = session
+        self._graphs = session.graphs
+        self._bounds = session.window.bounds("optimizer")
+        self._watched = session.phases or bool(session.programs)
+        session.optimizers.briefly = not (self._watched or self._bounds)
 
-    def step_failed(_):
-        graphs.within -= 1
-        if optimizers.open:
-            optimizers.open.pop()
+    def begins(self, optimizer):
+        session = self._session
+        self._graphs.within += 1
+        if not self._watched or not session.on:
+            return
+        if session.models.open_contexts or session.programs:
+            session.models.leave_contexts()
+            session.tell("step")
+        if not self._captured():
+            self._note_begin(optimizer)
 
-    def note_begin(optimizer):
-        ident = optimizers.begin(optimizer)
-        if phases:
-            add(step_log.OPTIMIZER_BEGIN, ident, get_ident())
-
-    @session.guarded
-    def step_ended(optimizer):
-        graphs.within -= 1
-        if session.on and graphs.notes is not None and graphs.capturing():
-            graphs.add(lambda: None, replayed, optimizer)
+    def ended(self, optimizer):
+        self._graphs.within -= 1
+        if self._session.on and self._captured():
+            self._graphs.add(lambda: None, self._replayed, optimizer)
         else:
-            note_end(optimizer)
+            self._note_end(optimizer)
 
-    def replayed(optimizer):
-        if optimizer is not None:
-            if watched:
-                note_begin(optimizer)
-            note_end(optimizer)
+    def failed(self, _):
+        self._graphs.within -= 1
+        if self._session.optimizers.open:
+            self._session.optimizers.open.pop()
 
-    def note_end(optimizer):
-        if optimizers.noted and session.on:
-            ident = optimizers.end(optimizer)
-            session.learning(add(step_log.OPTIMIZER_END, ident))
-            if bounds:
-                window.event("optimizer", ident)
+    def _captured(self):
+        """Return whether a graph is captured now: the step is computed at each of its replays."""
+        return self._graphs.notes is not None and self._graphs.capturing()
 
-    wrapping.around_steps(session.torch, step_begins, step_ended, step_failed)
+    def _replayed(self, optimizer):
+        if optimizer is None:
+            return
+        if self._watched:
+            self._note_begin(optimizer)
+        self._note_end(optimizer)
+
+    def _note_begin(self, optimizer):
+        session = self._session
+        ident = session.optimizers.begin(optimizer)
+        if session.phases:
+            session.log.add(step_log.OPTIMIZER_BEGIN, ident, get_ident())
+
+    def _note_end(self, optimizer):
+        session = self._session
+        if not session.optimizers.noted or not session.on:
+            return
+        ident = session.optimizers.end(optimizer)
+        session.learning(session.log.add(step_log.OPTIMIZER_END, ident))
+        if self._bounds:
+            session.window.event("optimizer", ident)
 
 
 def _subclasses(base):

@@ -3,6 +3,8 @@
 Looked at in the first calls of the observing launch alone.
 """
 
+from .nested import holds_numbers
+
 _MOST_CALLS = 128
 _MOST_TRAINING_CALLS = 16  # padding is of the data, and looking holds the device up
 
@@ -38,8 +40,10 @@ class InferredInputs:
 
     def _is_tokens(self, value):
         torch = self._torch
-        plain = isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32)
-        return plain and value.dim() == 2 and value.numel() > 0
+        if not isinstance(value, torch.Tensor) or not holds_numbers(value, torch):
+            return False
+        whole = value.dtype in (torch.int64, torch.int32)
+        return whole and value.dim() == 2 and value.numel() > 0
 
     def _grew(self, last, tokens):
         alike = len(last) == len(tokens) and tokens.shape[1] == last.shape[1] + 1

@@ -31,6 +31,16 @@ def is_tensor(value):
     return hasattr(value, "untyped_storage") and hasattr(value, "dim")
 
 
+def holds_numbers(tensor, torch):
+    """Return False for a tensor that stands for one: in a trace or an export, or on "meta".
+
+    Python code of its class carries out its operators: ours would become part of what is traced,
+    and to read its numbers makes an export fail.
+    """
+    by_python = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return not by_python and not tensor.is_meta
+
+
 def is_array(value):
     """Return True for a NumPy array; without NumPy, which the program may not have imported."""
     return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"

@@ -393,47 +393,63 @@ class Exchanges:
 
 def install_optimizers(watch, rests):
     """Wrap the steps of optimizers; `rests` counts each step, also while resting."""
-    numbers, add = weakref.WeakKeyDictionary(), watch.log.add
-    graphs = watch.graphs
-    watch.optimizers, last = numbers, [lambda: None, 0]  # a look into the dictionary costs more
+    steps = _OptimizerSteps(watch, rests)
+    watch.optimizers = steps.numbers
     wrapping.wrap(watch.torch.optim.Optimizer, "__init__", functools.partial(_made, watch))
+    wrapping.around_steps(watch.torch, steps.begins, steps.ended, steps.failed)
 
-    def number_of(optimizer):
-        if last[0]() is not optimizer:
-            last[:] = weakref.ref(optimizer), numbers.setdefault(optimizer, len(numbers))
-        return last[1]
 
-    def begins(optimizer):
+class _OptimizerSteps:
+    """The notes of `Optimizer.step`, which begins, and ends or fails."""
+
+    def __init__(self, watch, rests):
+        self.numbers = weakref.WeakKeyDictionary()
+        self._watch = watch
+        self._rests = rests
+        self._graphs = watch.graphs
+        self._last = lambda: None  # the optimizer of the last step: a look at all costs more
+        self._last_number = 0
+
+    def _number_of(self, optimizer):
+        if self._last() is not optimizer:
+            self._last = weakref.ref(optimizer)
+            self._last_number = self.numbers.setdefault(optimizer, len(self.numbers))
+        return self._last_number
+
+    def begins(self, optimizer):
+        watch = self._watch
+        graphs = self._graphs
         try:
             graphs.within += 1
             if watch.on and (graphs.notes is None or not graphs.capturing()):
-                add(step_log.OPTIMIZER_BEGIN, number_of(optimizer))
+                watch.log.add(step_log.OPTIMIZER_BEGIN, self._number_of(optimizer))
         except Exception as error:
             watch.fail("optimizer", error)
 
-    def ended(optimizer):
+    def ended(self, optimizer):
+        watch = self._watch
+        graphs = self._graphs
         try:
             graphs.within -= 1
             if graphs.notes is not None and graphs.capturing():
-                graphs.add(lambda: None, replayed, optimizer)
+                # The step is computed at each replay of the graph.
+                graphs.add(lambda: None, self._replayed, optimizer)
                 return
-            rests.updates += 1
+            self._rests.updates += 1
             if watch.resting:
-                rests.updated()
+                self._rests.updated()
             if watch.on:
-                add(step_log.OPTIMIZER_END, number_of(optimizer))
+                watch.log.add(step_log.OPTIMIZER_END, self._number_of(optimizer))
         except Exception as error:
             watch.fail("optimizer", error)
 
-    def failed(_):
-        graphs.within -= 1
+    def failed(self, _):
+        self._graphs.within -= 1
 
-    def replayed(optimizer):
+    def _replayed(self, optimizer):
         if optimizer is not None:
-            begins(optimizer)
-            ended(optimizer)
-
-    wrapping.around_steps(watch.torch, begins, ended, failed)
+            self.begins(optimizer)
+            self.ended(optimizer)
 
 
 def _made(watch, old):

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from ...probe import step_log
 from ...steps import evidence
 from ...steps.rule import StepRule
-from .overlapping_calls import ANY_THREAD, are_of_several_threads
+from .overlapping_calls import ANY_THREAD, are_of_others_too, calls_by_thread
 
 _FEWEST_CALLS = 5
 _LEAST_NS = 3_000_000_000
@@ -80,8 +80,13 @@ def decided(held, wanted, source_of, is_last):
     `source_of(code, ident)`: of the rule. `is_last`: nothing follows, so that further calls of an
     entry point are waited for no more. Calls that several threads make are of `ANY_THREAD`.
     """
-    if are_of_several_threads((thread, code) for thread, code, _, _, _ in held):
-        held = [(ANY_THREAD, *event) for _, *event in held]
+    calls = calls_by_thread((thread, code) for thread, code, _, _, _ in held)
+    if calls:
+        busiest = max(calls, key=calls.__getitem__)
+        if are_of_others_too(calls, busiest):
+            held = [(ANY_THREAD, *event) for _, *event in held]
+        else:  # others only warmed up
+            held = [event for event in held if event[0] == busiest]
     by_call = _leaning(held, wanted, source_of, BY_CALL)
     if by_call is not None and by_call.is_sure:
         return by_call, BY_CALL

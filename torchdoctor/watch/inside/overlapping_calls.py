@@ -63,11 +63,16 @@ class OverlappingCalls:
         }
 
 
-def are_of_several_threads(events):
-    """Return whether calls come from several threads; `events`: an iterable of (thread, code)."""
+def calls_by_thread(events):
+    """Return how many calls each thread begins; `events`: an iterable of (thread, code)."""
     calls = {}
     for thread, code in events:
         if code in _BEGINS:
             calls[thread] = calls.get(thread, 0) + 1
+    return calls
+
+
+def are_of_others_too(calls, thread):
+    """Return whether calls by thread are so many in others that those of one thread are not all."""
     total = sum(calls.values())
-    return total - max(calls.values(), default=0) > _SHARE * total
+    return total - calls.get(thread, 0) > _SHARE * total

@@ -5,10 +5,10 @@ and values only: its phases, and what the rule of steps learned from it, are tho
 A sequence holds the boundary that begins the step, and not the one that ends it. The value of a
 boundary is that of the step that it begins: it is taken in with the step before.
 
-The first one is kept if all of this holds:
+One is kept, for the state of the program in which it began, if all of this holds:
 - it was taken in event by event, from one boundary up to the next;
 - at both the program was in the same state (`StepUnderWay.state`), so that the same events lead
-  through the same phases;
+  through the same phases, again and again;
 - it was not odd: nothing happened in it that happens once, like an evaluation or a new shape.
 
 What is kept is forgotten whenever events begin to mean something else: another decision on what
@@ -19,10 +19,10 @@ _MOST_KEPT = 256  # kinds of steps: a program whose steps all differ gains nothi
 
 
 class RepeatedSteps:
-    """What is known of steps by their sequence of events: (phases, telling events, learned)."""
+    """What is known of steps by their sequence of events."""
 
     def __init__(self):
-        self.by_sequence = {}
+        self.by_sequence = {}  # what `keep` got of each: (state, phases, telling, learned)
         self.is_odd = False  # the step under way is no pattern for others
 
     def forget(self):
@@ -34,11 +34,12 @@ class RepeatedSteps:
         """Return whether the step under way may be a pattern for others."""
         return not self.is_odd and len(self.by_sequence) < _MOST_KEPT
 
-    def keep(self, sequence, phases, telling, learned):
+    def keep(self, sequence, state, phases, telling, learned):
         """Keep a step: its phases, telling events, and how much the rule learned from it.
 
+        `state`: of `StepUnderWay`, where it began and where it ended.
         `phases`: after the boundary that begins it, and after each event up to the one that ends
         it. `telling`: (place, code, ident) of each event whose value counts, from the first one
         after that boundary (place 1) up to the boundary that ends it.
         """
-        self.by_sequence[sequence] = phases, telling, learned
+        self.by_sequence[sequence] = state, phases, telling, learned

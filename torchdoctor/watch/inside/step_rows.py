@@ -40,6 +40,8 @@ class StepRows:
         """Begin an empty row; what the last one holds is dropped, if it was not written."""
         self._began_ns = now
         self._steps = 0
+        self._rested_steps = 0  # of these, without hooks
+        self._rested_ns = 0
         self._flags = 0
         self._spent_ns = [0] * len(layout.PHASES)
         self._samples = 0.0
@@ -57,6 +59,9 @@ class StepRows:
             self._write(step.began_ns, step.number - step.steps)
         self._spent_ns = [*map(add, self._spent_ns, step.spent_ns)]
         self._steps += step.steps
+        if flags & layout.PROBE_OFF:
+            self._rested_steps += step.steps
+            self._rested_ns += step.spent_ns[layout.OTHER]
         self._flags |= flags
         self._samples += step.samples
         self._elements += step.elements
@@ -100,9 +105,7 @@ class StepRows:
         if steps < _MOST_IN_ROW and not is_last and not self._has_room():
             return
         phases_s = [spent_ns * 1e-9 for spent_ns in self._spent_ns]
-        if not self._flags & layout.PROBE_OFF:
-            counted, seconds = self.totals
-            self.totals = counted + steps, [*map(add, seconds, phases_s)]
+        self._count(steps, phases_s)
         row = self._pack(
             last_step,
             min(steps, 65_535),
@@ -119,3 +122,10 @@ class StepRows:
             self._shared_rows += 1
             self._usual_ns = (until_ns - self._began_ns) / steps
         self.begin(until_ns)
+
+    def _count(self, steps, phases_s):
+        """Count the steps of a row that had hooks, and the seconds of their phases."""
+        hooked_s = phases_s[:]
+        hooked_s[layout.OTHER] -= self._rested_ns * 1e-9  # all of it is there
+        counted, seconds = self.totals
+        self.totals = counted + steps - self._rested_steps, [*map(add, seconds, hooked_s)]

@@ -97,12 +97,24 @@ class StepUnderWay:
             step_log.FORWARD_BEGIN: self._note_forward,
             step_log.BACKWARD_BEGIN: self._note_learning,
             step_log.OPTIMIZER_BEGIN: self._note_learning,
+            step_log.EXPLICIT_STEP: self._note_explicit,
             FLAG: self._note_flag,
         }
 
     def state(self):
         """Return all that decides, beside the events themselves, in which phases they come."""
         return self._open[:], self.phase, self._evaluating, self._fetched[:], self._feeding[:]
+
+    def is_in(self, state):
+        """Return whether this is the state of the program; in each step, so nothing is copied."""
+        opened, phase, evaluating, fetched, feeding = state
+        return (
+            self.phase == phase
+            and self._open == opened
+            and self._evaluating == evaluating
+            and self._fetched == fetched
+            and self._feeding == feeding
+        )
 
     def begin_at(self, now):
         """Let the step begin here: what came before it belongs to no step."""
@@ -272,6 +284,10 @@ class StepUnderWay:
             self._feeding = []
             self._fetched = []
         self._evaluate(_NOT, now)
+
+    def _note_explicit(self, *_):
+        if self.kind != "explicit":
+            self._repeats.is_odd = True  # the rule counts these: after some they separate steps
 
     def _note_flag(self, bit, *_):
         self.flags |= bit

@@ -21,6 +21,15 @@ Events of one thread count: that which trains, or calls the models; others' are 
 several threads call them all count (`overlapping_calls`). The rule may decide anew at any event
 (`_found`). What was taken for inference is begun again with the first event by which something is
 learned (`_learn`).
+
+Words of the rule:
+    learned         how many backward passes and optimizer steps there were; `learn` counts one that
+                    no event tells, `repeat` those of a step that is taken in at once
+    bounded_at      how many these were at the last boundary
+    is_silent       boundaries are missing: the rule gathers evidence for another decision
+    leaning         what few events speak for, before it decides; `is_sure`: they are enough to
+                    name it
+    provisional     a leaning that stands for a decision until the rule makes one
 """
 
 from _thread import RLock, get_ident
@@ -43,7 +52,7 @@ from .event_rows import (
     ROWS_BITS,
     pack,
 )
-from .overlapping_calls import ANY_THREAD, OverlappingCalls, are_of_several_threads
+from .overlapping_calls import ANY_THREAD, OverlappingCalls, are_of_others_too, calls_by_thread
 from .repeated_steps import RepeatedSteps
 from .step_rows import StepRows
 from .step_under_way import TELLING, StepUnderWay
@@ -130,6 +139,7 @@ class StepLog:
         self._kinds = _EVENTS
         self._thread = None  # that trains; None: not decided, or not any more; or `ANY_THREAD`
         self._held = []  # (thread, code, ident, time, value) until then
+        self._held_since_ns = None  # when the first one came; it may be dropped
         self._decision = None  # of the rule, that was told last
         self._bounding = step_log.BACKWARD_END  # the event at which it is best to work
         self._begun = False  # the first step has, with a boundary
@@ -240,26 +250,24 @@ class StepLog:
         # Another thread may append meanwhile: from here on to the next buffer.
         self._rows = array("q")
         self._append = self._rows.frombytes
-        # The boundary that was taken in last comes first again: a step is known with both its ends.
-        boundary_at = 0 if self._boundary else None
-        rows = self._boundary + added
-        self._boundary = array("q")
         if self._thread not in (None, ANY_THREAD):
-            of_thread = event_rows.of_thread(rows, self._thread)
-            if self.infers and len(of_thread) < len(rows) and self._is_called_elsewhere(rows):
+            of_thread = event_rows.of_thread(added, self._thread)
+            if self.infers and len(of_thread) < len(added) and self._is_called_elsewhere(added):
                 self._follow_all_threads()
             else:
-                rows = of_thread
-        if rows and self._take_all(rows, boundary_at):
-            # The program is at a boundary right now, as nothing has happened since.
-            self._boundary = rows[-event_rows.NUMBERS :]
+                added = of_thread
+        if added and self._take_all(added):
+            # The program is at a boundary right now, as nothing has happened since. Where several
+            # threads call no moment is: there the hooks never rest, and nothing is profiled.
+            self._boundary = added[-event_rows.NUMBERS :]
             for function in self.at_boundary:
                 function(self._under_way.last_ns, self.step)
 
     def _is_called_elsewhere(self, rows):
         codes = rows[1 :: event_rows.NUMBERS].tolist()
         threads = rows[:: event_rows.NUMBERS]
-        return are_of_several_threads(zip(threads, map(event_rows.code_of, codes)))  # noqa: B905
+        calls = calls_by_thread(zip(threads, map(event_rows.code_of, codes)))  # noqa: B905
+        return are_of_others_too(calls, self._thread)
 
     def _follow_all_threads(self):
         """Let calls of all threads be steps: those of the first one are not all."""
@@ -267,50 +275,57 @@ class StepLog:
         self._follow(StepRule(self._wanted, self._decision._replace(thread=ANY_THREAD)))
         self._decision = self._rule.decision
 
-    def _take_all(self, rows, boundary_at):
-        """Take in rows; return whether the last one is a boundary.
-
-        `boundary_at`: where the boundary is that began the step under way and was taken in: 0, or
-        None if it is not among these rows.
-        """
-        events = event_rows.EventRows(rows)
-        keys = events.keys
-        key_bytes = events.key_bytes
-        by_sequence = self._repeats.by_sequence
+    def _take_all(self, added):
+        """Take in rows, step by step; return whether the last one is a boundary."""
+        # The boundary that was taken in last comes first again: a step is known with both its ends.
+        events = event_rows.EventRows(self._boundary + added)
+        boundary_at = 0 if self._boundary else None  # that began the step; None: not among these
+        at = 0 if boundary_at is None else 1  # the next event
+        self._boundary = array("q")
         has_compiled = self.has_compiled()
         # Where rows of all threads are among these no sequence is a step's.
         is_of_one_thread = self._thread not in (None, ANY_THREAD)
-        at = 0 if boundary_at is None else 1  # the next event
-        ends_step = False
-        while at < len(keys):
-            may_repeat = is_of_one_thread and not has_compiled and not self._rule.is_silent
-            if boundary_at is not None and may_repeat:
-                # It ends where the event comes again with which it began; if that does not come,
-                # the sequence is empty, and as no other.
-                end = _next_place(keys, keys[boundary_at], at)
-                pattern = by_sequence.get(key_bytes[KEY_BYTES * boundary_at : KEY_BYTES * end])
-                if pattern is not None:
-                    phases, telling, learned = pattern
-                    self._rule.repeat(learned)
-                    self._under_way.repeat(
-                        phases,
-                        telling,
-                        events.times[boundary_at : end + 1],
-                        events.values[boundary_at : end + 1],
-                    )
-                    ends_step = True
-                    boundary_at = end
-                    at = end + 1
-                    continue
-            at, ends_step = self._take_step(events, boundary_at, at, has_compiled)
-            boundary_at = at - 1 if ends_step and is_of_one_thread else None
-        return ends_step and is_of_one_thread
+        while at < len(events.keys):
+            end = None
+            ends_step = True
+            if boundary_at is not None and not has_compiled:
+                end = self._repeat_step(events, boundary_at, at)
+            if end is None:
+                end, ends_step = self._take_step(events, boundary_at, at, has_compiled)
+            boundary_at = end if ends_step and is_of_one_thread else None
+            at = end + 1
+        return boundary_at == len(events.keys) - 1
+
+    def _repeat_step(self, events, boundary_at, first):
+        """Take in a step at once if its events are those of a known one.
+
+        Returns the place of the boundary that ends it; None: it is to be taken in event by event.
+        `boundary_at`: where the boundary is that began it, right before the first event.
+        """
+        if self._rule.is_silent:
+            return None  # each event may be the one by which the rule decides anew
+        # It ends where the event comes again with which it began. If that does not come the
+        # sequence is empty, and as no other.
+        end = _next_place(events.keys, events.keys[boundary_at], first)
+        sequence = events.key_bytes[KEY_BYTES * boundary_at : KEY_BYTES * end]
+        pattern = self._repeats.by_sequence.get(sequence)
+        if pattern is None:
+            return None
+        state, phases, telling, learned = pattern
+        if not self._under_way.is_in(state):
+            return None
+        self._rule.repeat(learned)
+        times = events.times[boundary_at : end + 1]
+        values = events.values[boundary_at : end + 1]
+        self._under_way.repeat(phases, telling, times, values)
+        return end
 
     def _take_step(self, events, boundary_at, first, has_compiled):
         """Take in events one by one, from the first up to and with a boundary.
 
-        Returns the place after the last one, and whether that is a boundary. `boundary_at`: where
-        the boundary is that began the step, right before the first; None: it is not among these.
+        Returns the place of the last one, and whether that is a boundary.
+        `boundary_at`: where the boundary is that began the step, right before the first; None: it
+        is not among these.
         """
         under_way = self._under_way
         self._repeats.is_odd = False
@@ -318,28 +333,31 @@ class StepLog:
         learned_before = self._rule.learned
         phases = [under_way.phase]
         last = len(events.keys) - 1
-        at = first
+        at = first - 1
         ends_step = False
-        while at <= last and not ends_step:
+        while at < last and not ends_step:
+            at += 1
             if has_compiled and at == last:
                 # Nobody knows in which step: in the longest, and `work` comes soon after that.
                 under_way.flags |= layout.RECOMPILED
-            thread, event = events.thread_and_event(at)
-            if self._thread is None:
-                self._hold(thread, *event)
-            elif self._thread == ANY_THREAD:
-                ends_step = self._take_of_any(thread, *event)
-            elif thread == self._thread:
-                ends_step = self._take(*event)
+            ends_step = self._take_event(*events.thread_and_event(at))
             phases.append(under_way.phase)
-            at += 1
         is_whole = ends_step and boundary_at is not None
-        if is_whole and self._repeats.may_keep() and under_way.state() == state:
-            end = at - 1
-            telling = events.after(boundary_at, end, TELLING)
+        if is_whole and self._repeats.may_keep() and under_way.is_in(state):
+            telling = events.after(boundary_at, at, TELLING)
             learned = self._rule.learned - learned_before
-            self._repeats.keep(events.sequence(boundary_at, end), phases, telling, learned)
+            sequence = events.sequence(boundary_at, at)
+            self._repeats.keep(sequence, state, phases, telling, learned)
         return at, ends_step
+
+    def _take_event(self, thread, event):
+        """Take in one event; return whether it ends a step."""
+        if self._thread is None:
+            self._hold(thread, *event)
+            return False
+        if self._thread == ANY_THREAD:
+            return self._take_of_any(thread, *event)
+        return thread == self._thread and self._take(thread, *event)
 
     def _hold(self, thread, code, ident, now, value):
         """Keep an event until it is decided what a step is; it may decide that.
@@ -350,6 +368,8 @@ class StepLog:
         held = self._held
         if len(held) >= _MOST_HELD:
             del held[: _MOST_HELD // 2]
+        if self._held_since_ns is None:
+            self._held_since_ns = now
         held.append((thread, code, ident, now, value))
         self._give(thread, code, ident, now)
         if code not in _LEARNED:
@@ -358,8 +378,7 @@ class StepLog:
         if self._rule.decision is not None:
             self._begin(self._rule.decision, provisional=False)
             return
-        first_ns = held[0][3]
-        if now - first_ns <= _LEAN_NS:
+        if now - self._held_since_ns <= _LEAN_NS:
             return
         leaning = self._rule.leaning(thread)
         if leaning is not None and leaning.is_sure:
@@ -390,6 +409,7 @@ class StepLog:
         """
         held = self._held
         self._held = []
+        self._held_since_ns = None
         self._thread = decision.thread
         self._follow(StepRule(self._wanted, decision, provisional))
         self._found(decision, again=self.step > 0)
@@ -397,10 +417,7 @@ class StepLog:
         self._under_way.begin_at(first_ns)
         self._under_way.phase_ns = first_ns
         for thread, *event in held:
-            if decision.thread == ANY_THREAD:
-                self._take_of_any(thread, *event)
-            elif thread == decision.thread:
-                self._take(*event)
+            self._take_event(thread, event)
 
     def _found(self, decision, again):
         """Note what separates steps; `again`: something else did before."""
@@ -421,12 +438,12 @@ class StepLog:
         """Take in an event of a program whose calls come from several threads, as `_take`."""
         self.overlapping.take(thread, code, ident, now)
         # Threads note their events in nearly but not always the order of time.
-        return self._take(code, ident, max(now, self._under_way.last_ns), value)
+        return self._take(thread, code, ident, max(now, self._under_way.last_ns), value)
 
-    def _take(self, code, ident, now, value):
-        """Take in an event of the thread that trains; return whether it ends a step."""
+    def _take(self, thread, code, ident, now, value):
+        """Take in an event of a thread that is followed; return whether it ends a step."""
         if code in _LEARNS and self.infers:
-            self._learn(code, ident, now, value)
+            self._learn(thread, code, ident, now, value)
             return False
         ends_step = self._give(self._thread, code, ident, now)
         if self._rule.decision is not self._decision:
@@ -466,11 +483,11 @@ class StepLog:
                 self._begin(decision, provisional=False)
             return self.infers
 
-    def _learn(self, *event):
+    def _learn(self, thread, *event):
         """Begin anew with an event by which something is learned: it was an evaluation."""
-        thread = self._thread
         self._thread = None
         self._held = []
+        self._held_since_ns = None
         self._kinds = _EVENTS
         self._under_way.infers = False
         self._decision = None
