@@ -64,6 +64,7 @@ def report_of(*trials: TrainingTrial) -> Report:
 )
 def test_every_format_says_what_came_out_and_what_it_may_cost(verdict: str, begins: str) -> None:
     report = report_of(trial(verdict))
+    [offered] = [fix for fix in report.recommendation.also_offered if fix.fix == "lr-schedule"]
     for text in (
         rendered(report, "terminal"),
         rendered(report, "markdown"),
@@ -71,9 +72,9 @@ def test_every_format_says_what_came_out_and_what_it_may_cost(verdict: str, begi
     ):
         plain = " ".join(text.replace("&lt;", "<").replace("&gt;", ">").replace("\\", "").split())
         assert f"{begins}It [came] <out>." in plain
-        assert "What it may cost: a schedule brings more numbers to choose" in plain
-        assert "Why: It changes how many steps training needs" in plain, "or why should one?"
-        assert "More: torchdoctor explain lr-schedule" in plain
+        assert offered.warning and offered.warning in plain
+        assert catalogue.why(offered.fix) in plain, "or why should one?"
+        assert "torchdoctor explain lr-schedule" in plain
         plain = re.sub(r"<(style|script)\b.*?</\1>", "", plain)
         assert not re.search(r"\dx\b", plain), "no speed-up"
 
@@ -118,7 +119,8 @@ def test_of_four_ways_to_compile_one_is_to_be_run() -> None:
 
 def test_advice_without_a_trial_is_shown_as_it_was() -> None:
     text = " ".join(rendered(report_of(), "terminal").split())
-    assert "lr-schedule" in text and "What it may cost" in text
+    for fix in advised():
+        assert fix.fix in text and (fix.warning or "") in text
     assert "ried: " not in text
 
 
