@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -95,7 +96,8 @@ def test_the_table_counts_patches_and_keeps_the_newest_row() -> None:
     by_hand = vars(Row(program="y", budget_s=1.0, handed_out="by-hand", fixes=["gc-freeze"]))
     shown = applied_patches.table([old, new, by_hand])
     assert shown.count("| x |") == 1 and "old" not in shown
-    assert "of 1 recommended patches 1 ran to the end, 1 gain" in shown
+    counts = [int(count) for count in re.findall(r"\b\d+\b", shown.splitlines()[-1])]
+    assert counts[:3] == [1, 1, 1], "recommended, ran to the end, gain"
 
 
 def test_a_public_script_imports_from_its_own_checkout(

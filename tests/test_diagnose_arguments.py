@@ -62,7 +62,7 @@ def test_a_pipe_or_socket_in_a_folder_is_passed_over(
 
 def test_a_closed_standard_input_is_one_sentence(tmp_path: Path) -> None:
     result = torchdoctor(tmp_path, "diagnose", "-", before="torchdoctor <&-")
-    assert "standard input is closed" in says_one_sentence(result)
+    assert "standard input" in says_one_sentence(result)
 
 
 def test_a_link_beside_its_trace_is_the_same_trace(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_trace_that_is_named_twice_is_said_with_its_name(second: str, tmp_path
     write(folder, "run1.json")
     (folder / "latest.json").symlink_to("run1.json")
     error = says_one_sentence(torchdoctor(folder, "diagnose", "run1.json", second))
-    assert "run1.json is named twice" in error
+    assert "run1.json" in error and "twice" in error
 
 
 def test_an_empty_name_is_no_folder(tmp_path: Path) -> None:

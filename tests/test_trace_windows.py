@@ -82,7 +82,7 @@ def test_a_verdict_names_the_start_up_that_it_leaves_out(tmp_path: Path) -> None
     assert report.trace is not None
     late = replace(report, trace=replace(report.trace, start_up_s=0.01))
     of_both = [of_verdict(each)["each_step"] for each in (report, late)]
-    assert of_both == [vocabulary(report)["each_step"], "the trace after its start-up"]
+    assert of_both[0] == vocabulary(report)["each_step"] and "start-up" in of_both[1]
 
 
 def test_random_numbers_that_the_gpu_waits_for_are_named(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ def test_more_time_and_more_memory_than_stored_fail(project: Path, tmp_path: Pat
     path = stored(tmp_path, [0.00200, 0.00202, 0.00198, 0.00200], 10**7, **here())
     code, said, written = gate(project, path)
     assert code == 1, said
-    assert "Worse than" in said and "in step time, peak memory" in said
+    assert written["answer"][0]["fact"] == "worse"
+    assert written["answer"][0]["values"]["names"] == ["step_time", "peak_memory"]
     rows = {row["name"]: row for row in written["metrics"]}
     assert set(rows) == {"step_time", "peak_memory", "data_loader_share"}
     assert rows["step_time"]["unit"] == "s/step"
@@ -119,8 +120,9 @@ def test_another_machine_or_time_per_sample_is_not_comparable(tmp_path: Path) ->
     report = read_stored(stored(tmp_path, [0.0025] * 3, 10**9, samples=4.0))
     steps = replace(report.steps, samples_per_step=None)
     said = not_comparable(report.environment, steps, report)
-    assert said == "the size of a batch is known in one of them only"
+    assert said is not None and "batch" in said
     assert not_comparable(report.environment, report.steps, report) is None
-    elsewhere = replace(report, environment=replace(report.environment, cpu="another processor"))
+    elsewhere = replace(report, environment=replace(report.environment, cpu="Z80"))
     said = not_comparable(report.environment, report.steps, elsewhere)
-    assert said is not None and said.startswith("another processor (another processor then")
+    assert said is not None
+    assert report.environment.cpu in said and elsewhere.environment.cpu in said

@@ -103,10 +103,11 @@ def test_what_was_not_tried_at_all_takes_no_section() -> None:
 @pytest.mark.parametrize("verdict", ["unclear", "slower"])
 def test_what_was_not_decided_does_not_look_measured(verdict: str) -> None:
     """ "without it 16.8x (0.24-1180) at most" is no measurement."""
-    report = tried(0.24, 16.8, 1180.0, verdict, reason="Its steps were others.")
+    reason = "Its steps were others."
+    report = tried(0.24, 16.8, 1180.0, verdict, reason=reason)
     (line,) = bound_lines(report)
     assert "16.8" not in line and "1180" not in line
-    assert ("Its steps were others." in line) == (verdict == "unclear")
+    assert (reason in line) == (verdict == "unclear")
     assert upper_bounds(report) == ""
     assert "16.8" not in rendered(report, "terminal")
     assert with_measured(dict.fromkeys(BRANCHES), report.ceiling_trials)["data_loader"] is None

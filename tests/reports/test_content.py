@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 import samples
 
+from torchdoctor.advice import catalogue
+from torchdoctor.reports.could_help import TO_CHANGE
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.trial_rows import not_measured, trial_remarks
 from torchdoctor.schema import (
@@ -40,7 +42,7 @@ def test_the_first_screen_counts_refusals_and_the_details_have_each_reason() -> 
     ]
     report = replace(report, trials=[*report.trials[:3], *refused])
     screen = rendered(report, "terminal", full=False)
-    assert "9 do not apply" in screen and "fix-8" not in screen
+    assert "Not measured: 9" in screen and "fix-8" not in screen
     assert "Why 8." in rendered(report, "terminal")
 
 
@@ -59,10 +61,11 @@ def test_what_was_measured_is_ranked_by_what_was_measured() -> None:
     ]
     report = replace(report, trials=trials, recommendation=Recommendation())
     screen = rendered(report, "terminal", full=False)
-    assert "Most promising: cache decoded samples, 5.65x (0.50-60.0) in 1 pair of" in screen
+    headline = screen.partition("tried")[0]
+    assert "cache decoded samples, 5.65x (0.50-60.0)" in headline and "1.06" not in headline
     places = [screen.rindex(x) for x in ("cache decoded samples", "channels-last", "CPU threads")]
     assert places == sorted(places)
-    assert "17.9" not in screen.partition("tried")[0]
+    assert "17.9" not in headline
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,8 @@ def test_what_only_the_user_can_change_is_on_the_first_screen(severity, detail) 
         trials=[replace(trial, p_helps=0.01) for trial in report.trials],
     )
     screen = rendered(report, "terminal", full=False)
-    assert "TO CHANGE BY HAND, not measured" in screen and "train.py:21" in screen
+    below = screen.partition(TO_CHANGE)[2]
+    assert catalogue.name("vectorize") in below and "train.py:21" in below
     assert "Nothing to gain" not in screen
 
 

@@ -65,12 +65,13 @@ def test_a_recording_whose_doubts_were_sentences_is_read(tmp_path: Path) -> None
     workload = Workload(command=["train.py"], cwd="/x")
     write_recording(Recording(workload=workload, environment=CPU_MACHINE), path)
     stored = json.loads(path.read_text())
-    stored["recording"]["doubts"] = ["It was short."]
-    stored["recording"]["workload"]["remark"] = "A cell is missing."
+    doubt, remark = "It was short.", "A cell is missing."
+    stored["recording"]["doubts"] = [doubt]
+    stored["recording"]["workload"]["remark"] = remark
     path.write_text(json.dumps(stored))
     recording = read_recording(path)
-    assert recording.doubts == [Evidence(fact="said", sentence="It was short.")]
-    assert recording.workload.remark == Evidence(fact="said", sentence="A cell is missing.")
+    assert recording.doubts == [Evidence(fact="said", sentence=doubt)]
+    assert recording.workload.remark == Evidence(fact="said", sentence=remark)
 
 
 def test_fields_of_a_later_minor_version_are_passed_over() -> None:

@@ -20,6 +20,7 @@ from torchdoctor.schema.report import Finding
 from torchdoctor.schema.traced import MATTERS
 
 COULD_HELP = "WHAT COULD HELP, not measured"
+TO_CHANGE = "TO CHANGE BY HAND, not measured"
 
 
 class _Lead(NamedTuple):
@@ -72,7 +73,7 @@ def by_hand(report: Report) -> list[Block]:
         return []
     rows.sort(key=lambda row: -row[0])
     shown = [row for _, row in rows[:MOST_FIXES]]
-    return [KeyFigures("TO CHANGE BY HAND, not measured", "", shown)]
+    return [KeyFigures(TO_CHANGE, "", shown)]
 
 
 def _calling_for_a_change(diagnosis: Diagnosis) -> list[Finding]:
