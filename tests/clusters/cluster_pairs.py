@@ -85,8 +85,10 @@ def slower_by_a_commit(folder: Path) -> None:
     (folder / "pace.py").write_text("STEP_S = 0.08\n")
 
 
-def gate_of_two_nodes(folder: Path, on: str, environment: Mapping[str, str]) -> list[str]:
-    """The doubts of a gate that finds the slower version."""
+def gate_of_two_nodes(
+    folder: Path, on: str, environment: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """What weakens a gate that finds the slower version: the values of each fact."""
     slower_by_a_commit(folder)
     command = [sys.executable, "-m", "torchdoctor", "gate", "--quiet", "--on", on, "--nodes=2"]
     command += ["--against=HEAD", "--steps=10", "--budget=4m", "--output=out"]
@@ -96,7 +98,12 @@ def gate_of_two_nodes(folder: Path, on: str, environment: Mapping[str, str]) -> 
     assert done.returncode == 1, done.stdout + done.stderr
     report = json.loads((folder / "out" / "gate.json").read_text())
     assert report["verdict"] == "slower", report
-    return [str(doubt) for doubt in report["doubts"]]
+    return remarked(report)
+
+
+def remarked(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What weakens a stored report: the values of each fact, of the last one of a kind."""
+    return {remark["fact"]: remark["values"] for remark in report["remarks"]}
 
 
 def launches(workload: Workload, **changes: Any) -> Launches:

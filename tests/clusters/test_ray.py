@@ -21,6 +21,7 @@ from cluster_pairs import (
     median_ratio,
     pair,
     program,
+    remarked,
     wait_for,
 )
 from synthetic_traces import BASE, every_branch
@@ -75,20 +76,20 @@ def test_nodes_read_a_folder_of_traces_to_the_same_report(
     here, there = (diagnosed("ranks", "--details", *x) for x in ([], [f"--on=ray={cluster[0]}"]))
     assert (there.stdout, there.stderr) == (here.stdout, here.stderr) and here.returncode == 0
     text = " ".join(here.stdout.split())
-    assert text.count("passed over") == 2 and "The ranks' clocks differ by up to 6" in text
+    assert text.count("passed over") == 2 and "clocks" in text
 
 
 def test_what_keeps_a_node_from_reading_a_trace(tmp_path: Path) -> None:
     gone = str(tmp_path / "rank0.json")
     unseen = read_there(gone, str(tmp_path), False, __version__)
-    assert isinstance(unseen, str) and f"does not see {gone}: put the traces into" in unseen
+    assert isinstance(unseen, str) and gone in unseen
     older = read_there(gone, str(tmp_path), False, "0.0.1")
-    assert isinstance(older, str) and f"has torchdoctor {__version__}, and here is 0.0.1" in older
+    assert isinstance(older, str) and __version__ in older and "0.0.1" in older
 
 
 def test_traces_are_read_by_nodes_of_ray_alone() -> None:
     done = diagnosed("ranks", "--on=slurm")
-    assert done.returncode == 2 and "diagnose --on takes ray[=ADDRESS]" in done.stderr
+    assert done.returncode == 2 and "ray[=ADDRESS]" in done.stderr
 
 
 @pytest.mark.slow
@@ -97,7 +98,10 @@ def test_tasks_measure_are_cancelled_and_lost(cluster: tuple[str, IO[str]], tmp_
 
     address, orders = cluster
     found, doubts = ray_nodes.nodes(address, 3, 0)
-    assert len(found) == 2 and doubts == ["--nodes asks for 3, and 2 nodes can run pairs."]
+    assert len(found) == 2
+    assert [(doubt.fact, doubt.values) for doubt in doubts] == [
+        ("fewer-nodes", {"asked": 3, "able": 2})
+    ]
     script = str(tmp_path / "train.py")
 
     def running() -> bool:
@@ -153,7 +157,7 @@ def test_a_run_that_loses_a_node_and_is_interrupted_leaves_no_task(
     print("find a node", file=orders, flush=True)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["interrupted"] and report["steps"]["steps"] > 0
-    assert any(" lost a pair: " in doubt for doubt in report["doubts"]), report["doubts"]
+    assert "pair-lost" in remarked(report)
 
 
 def raylet_of_this_node(address: str) -> str:
@@ -179,5 +183,4 @@ def raylets_of(script: Path) -> set[str]:
 def test_a_gate_on_two_nodes_finds_the_slower_version(
     cluster: tuple[str, IO[str]], tmp_path: Path
 ) -> None:
-    doubts = gate_of_two_nodes(tmp_path, f"ray={cluster[0]}", os.environ)
-    assert any("These nodes measured pairs" in doubt for doubt in doubts), doubts
+    assert "nodes-measured" in gate_of_two_nodes(tmp_path, f"ray={cluster[0]}", os.environ)

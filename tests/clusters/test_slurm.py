@@ -23,6 +23,7 @@ from cluster_pairs import (
     median_ratio,
     pair,
     program,
+    remarked,
     wait_for,
 )
 from slurm_cluster import SlurmCluster, free_ports, missing
@@ -166,7 +167,7 @@ def test_a_training_that_torchrun_starts_on_two_nodes_is_seen_and_ended(
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["steps"]["trainers"] == 2, log
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1], log
-    assert any("outside the scratch layer" in doubt for doubt in report["doubts"])
+    assert "srun-outside-layer" in remarked(report)
     assert "batch" in log.splitlines()[-1] and "node[1-2]" not in log, "no step of srun is left"
 
 
@@ -201,8 +202,8 @@ def test_a_job_that_is_requeued_tells_both_times_what_it_measured(
     log = (tmp_path / "log").read_text()
     report = json.loads(again.read_text())
     assert not report["interrupted"] and report["steps"]["steps"] > 0, log
-    doubts = " ".join(report["doubts"])
-    assert "so the budget was" in doubts and "The job was requeued, and out is of" in doubts
+    remarks = remarked(report)
+    assert "job-shortens-budget" in remarks and remarks["job-requeued"]["before"] == "out"
 
 
 @pytest.mark.slow
@@ -211,10 +212,10 @@ def test_a_gate_leaves_a_node_without_torch_out(cluster: SlurmCluster, tmp_path:
 
     with cluster.lost("node2"):
         cluster.find_node("node2", without=Path(torch.__file__).parent)
-        doubts = gate_of_two_nodes(tmp_path, "slurm", cluster.environment)
-    assert any("These nodes measured pairs: node1" in doubt for doubt in doubts), doubts
-    [out] = [doubt for doubt in doubts if "was left out" in doubt]
-    assert "has no torch on node2" in out
+        remarks = gate_of_two_nodes(tmp_path, "slurm", cluster.environment)
+    assert [row["node"] for row in remarks["nodes-measured"]["nodes"]] == ["node1"]
+    reason = remarks["node-left-out"]["reason"]
+    assert "node2" in reason and "torch" in reason
 
 
 @pytest.mark.slow
@@ -273,11 +274,11 @@ def test_a_run_that_loses_a_node_and_is_interrupted_leaves_no_job_and_a_report(
         wait_for(lambda: not cluster.jobs(), 60)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["interrupted"] and report["steps"]["steps"] > 0
-    doubts = report["doubts"]
+    lost = [remark["values"] for remark in report["remarks"] if remark["fact"] == "pair-lost"]
     # Of what srun says the last line counts, which is of the node or of its step.
-    lost = [doubt for doubt in doubts if "lost a pair: " in doubt]
-    assert any("node2" in doubt or "Job step aborted" in doubt for doubt in lost), doubts
-    assert any("It ran in Slurm's job" in doubt for doubt in doubts), doubts
+    said = [f"{values['node']} {values['reason']}" for values in lost]
+    assert any("node2" in words or "aborted" in words for words in said), said
+    assert "ran-in-job" in remarked(report)
 
 
 @pytest.mark.slow
@@ -291,14 +292,14 @@ def test_what_slurm_does_not_run_is_no_verdict_of_a_gate(
         [sys.executable, "-m", "torchdoctor", *wrong],
         cwd=tmp_path, env=cluster.environment, capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 2 and "invalid partition specified: nowhere" in done.stderr
-    assert "Slurm did not run it to its end (srun says above why)." in done.stderr
+    assert done.returncode == 2 and "nowhere" in done.stderr, "what srun says is shown"
+    assert "srun" in done.stderr.strip().splitlines()[-1], "and named as the reason"
     slow = [*RUN, "--on=slurm=--nodelist=node2", "--output=out", "train.py"]
     run = cluster.begin(slow, tmp_path)
     wait_for(lambda: any("RUNNING" in job for job in cluster.jobs()))
     with cluster.lost("node2"):
         assert run.wait(120) == 2
-    assert "did not run it to its end (NODE_FAIL)." in (tmp_path / "log").read_text()
+    assert "NODE_FAIL" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.slow
@@ -314,7 +315,7 @@ def test_in_a_job_the_budget_ends_before_the_time_limit(cluster: SlurmCluster) -
     twice = [*RUN, "nothing.py"]
     several = ["srun", "--nodes=1", "--ntasks=2", *twice]
     done = subprocess.run(several, env=cluster.environment, capture_output=True, text=True)
-    assert "srun started torchdoctor several times" in done.stderr
+    assert done.returncode != 0 and "srun" in done.stderr
 
 
 def test_the_times_of_slurm() -> None:
@@ -324,7 +325,7 @@ def test_the_times_of_slurm() -> None:
 
 def test_options_that_are_none_of_srun() -> None:
     assert slurm.options_of("-p gpu --time='1:00'") == ["-p", "gpu", "--time=1:00"]
-    with pytest.raises(UsageError, match="takes srun's own options, not 'partition=gpu'"):
+    with pytest.raises(UsageError, match="'partition=gpu'"):
         slurm.options_of("partition=gpu")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from samples import loader_bound
 
 from torchdoctor.reports.summary import summarized
+from torchdoctor.reports.verdict import with_sentences
 from torchdoctor.schema import Report
 from torchdoctor.schema.record_files import decode_report, encode
 
@@ -67,3 +68,20 @@ def test_which_fix_had_no_edit_is_still_known() -> None:
     without_edit, broken = report.recommendation.rejected_patches
     assert without_edit.why is not None and without_edit.why.values == {"fixes": ["decoded-cache"]}
     assert broken.why is not None and broken.why.sentence == broken.detail
+
+
+def test_what_numerics_rested_on_is_kept_as_it_was_said() -> None:
+    trial = json.loads(encode(loader_bound()))["trials"][0]
+    trial |= {"numerics": "changed", "numerics_reason": "Loss 3 is nan.", "numerics_why": None}
+    unchecked = {
+        "severity": "beware",
+        "fact": "results-unchecked",
+        "values": {"fixes": "tf32", "reason": "no losses of both to compare."},
+    }
+    report = of_schema_2_0(trials=[trial], remarks=[unchecked])
+    (row,) = (row for row in report.trials if row.numerics == "changed")
+    assert row.numerics_why is not None
+    assert row.numerics_why.sentence == row.numerics_reason == "Loss 3 is nan."
+    quoted = report.remarks[0].values["why"]["values"]["message"]
+    assert quoted == "no losses of both to compare."
+    assert quoted[:-1] in with_sentences(report).doubts[0]

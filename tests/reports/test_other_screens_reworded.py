@@ -55,7 +55,7 @@ TABLES = {
     "watch": (watched_facts.SENTENCES, watched_facts.CAUSES, remarks.RUNS),
     "compare": (compared_facts.ANSWERS, compared_facts.REMARKS, compared_facts.BASES),
     "gate": (gate_facts.ANSWERS, remarks.SENTENCES),
-    "trials": (trial_facts.SENTENCES,),
+    "trials": (trial_facts.SENTENCES, remarks.NUMERICS),
 }
 # Rooms that make doubts.
 WEAKENS = ("launch", "bench", "clusters", "observe", "runs", "trials", "advice")
@@ -149,7 +149,12 @@ def tried_run(no_trials: Evidence | None = None) -> str:
         fixes=FixSet.of("torch-compile"), verdict="failed",
         choice=fact("failed"), why=[fact("block-given-up")],
     )  # fmt: skip
-    rows = [unclear, untried, failed]
+    data = within(fact("samples-repeated", repeated=8, samples=64))
+    changed = Trial(
+        fixes=FixSet.of("cudnn-benchmark"), p_helps=0.5, choice=choice, numerics="changed",
+        numerics_why=fact("data-changed", data=data),
+    )  # fmt: skip
+    rows = [unclear, untried, failed, changed]
     return rendered(
         assemble(
             RunResults(

@@ -41,7 +41,7 @@ def test_a_difference_within_the_seeds_spread_is_none() -> None:
     assert found.verdict == "no-difference"
     assert found.comparison is not None and found.comparison.pairs == 3
     assert found.comparison.seeds_spread
-    assert f"{found.comparison.seeds_spread:.2g}" in found.sentence
+    assert found.why.values["spread"] == found.comparison.seeds_spread
 
 
 def test_changes_that_do_nothing_are_rarely_said_to_do_something() -> None:
@@ -57,7 +57,7 @@ def test_a_difference_beyond_it_is_said_with_its_interval(lower: float, verdict:
     assert shown is not None and shown.low is not None and shown.high is not None
     assert shown.difference == pytest.approx(-lower, abs=0.1)
     assert shown.low < shown.difference < shown.high
-    assert f"{shown.low:.2g} to {shown.high:.2g}" in found.sentence
+    assert (found.why.values["low"], found.why.values["high"]) == (shown.low, shown.high)
 
 
 def test_the_time_of_a_step_stands_beside_it() -> None:
@@ -65,7 +65,7 @@ def test_the_time_of_a_step_stands_beside_it() -> None:
     found = compare_losses(slower)
     assert found.comparison is not None and found.comparison.step_speedup is not None
     assert found.comparison.step_speedup.estimate == pytest.approx(1 / 1.21, rel=0.01)
-    assert "1.21x" in found.sentence
+    assert found.why.values["step_time"][1] == pytest.approx(1.21, rel=0.01)
 
 
 def test_few_pairs_show_nothing() -> None:
@@ -74,7 +74,8 @@ def test_few_pairs_show_nothing() -> None:
     assert one.comparison is not None and two.comparison is not None
     assert (one.comparison.pairs, two.comparison.pairs) == (1, 2)
     assert one.comparison.seeds_spread is None
-    assert one.sentence != two.sentence and str(ENOUGH_PAIRS) in two.sentence
+    assert (one.why.fact, two.why.fact) == ("loss-of-one-seed", "loss-of-few-pairs")
+    assert two.why.values["fewest"] == ENOUGH_PAIRS
 
 
 def test_losses_that_are_the_same_are_said_to_be() -> None:
@@ -97,15 +98,16 @@ def test_losses_that_stop_being_finite(end: float | None) -> None:
     whole = curve(1)
     saved = compare_losses([(launch(broken), launch(whole))] * 3)
     assert saved.verdict == "better"
-    assert "loss 31 " in saved.sentence
+    assert (saved.why.fact, saved.why.values["number"]) == ("loss-finite-with-it", 31)
     assert saved.comparison is not None and saved.comparison.without is None
     assert saved.comparison.with_fix is not None
     ruined = compare_losses([(launch(whole), launch(broken))] * 3)
-    assert (ruined.verdict, ruined.sentence[:7]) == ("worse", "loss 31")
+    assert (ruined.verdict, ruined.why.values["number"]) == ("worse", 31)
     both = compare_losses([(launch(broken), launch(broken))] * 3)
-    assert both.verdict == "no-difference" and both.sentence.count("loss 31 ") == 2
+    assert both.verdict == "no-difference" and both.why.fact == "loss-finite-with-neither"
+    assert (both.why.values["without"], both.why.values["with_fix"]) == (31, 31)
     at_once = compare_losses([(launch([end] * 50), launch(whole))] * 3)
-    assert at_once.verdict == "better" and at_once.sentence.startswith("loss 1 ")
+    assert at_once.verdict == "better" and at_once.why.values["number"] == 1
 
 
 def test_other_samples_and_too_few_losses_show_nothing() -> None:
@@ -116,7 +118,7 @@ def test_other_samples_and_too_few_losses_show_nothing() -> None:
     assert compare_losses([(one, one)] * 3).comparison is not None
     short = launch(curve(0)[:5])
     found = compare_losses([(short, short)] * 3)
-    assert found.verdict == "shows-nothing" and "5 losses" in found.sentence
+    assert found.verdict == "shows-nothing" and found.why.values["losses"] == 5
     none = launch([])
     assert compare_losses([(none, none)] * 3).verdict == "shows-nothing"
 
@@ -133,4 +135,4 @@ def test_losses_that_nobody_knows_are_not_said_to_be_broken(kind: str) -> None:
     found = compare_losses([(unknown(2 * k), unknown(2 * k + 1)) for k in range(3)], 2.0)
     assert found.verdict == "shows-nothing"
     assert found.comparison is None
-    assert "finite" not in found.sentence
+    assert found.why.fact == "losses-not-single-numbers"

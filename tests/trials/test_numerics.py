@@ -14,6 +14,7 @@ from torchdoctor.schema import (
     ProcessFacts,
     Recording,
     Workload,
+    fact,
 )
 from torchdoctor.trials.numerics import Untouched, compare_training, trains_in_low_precision
 from torchdoctor.trials.samples import Preparation
@@ -57,7 +58,7 @@ def classify(kind, keeps="within rounding", seeds=(1, 2), fingerprints=SAME_DATA
 def test_the_same_run_is_identical(kind):
     found = classify(kind)
     assert found.classification == "identical"
-    assert "60 losses" in found.reason
+    assert (found.why.fact, found.why.values["losses"]) == ("losses-identical", 60)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_another_order_of_summation_is_rounding(kind, change):
 def test_bfloat16_is_rounding_of_a_fix_that_lowers_precision(kind):
     found = classify(kind, keeps="lower precision", seeds=(), bf16=True)
     assert found.classification == "within-rounding"
-    assert "lower precision" in found.reason
+    assert found.why.fact == "losses-apart-by-precision"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,7 +106,7 @@ def test_bfloat16_is_not_what_a_fix_may_do_that_promises_rounding_only(kind):
 def test_real_changes_are_never_rounding(kind, change):
     for keeps in ("exactly", "within rounding"):
         found = classify(kind, keeps, seeds=(), **change)
-        assert found.classification in ("changed", "not-comparable"), (keeps, found.reason)
+        assert found.classification in ("changed", "not-comparable"), (keeps, found.why)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,7 +156,7 @@ def test_augmentation_seeded_otherwise_is_seed_noise_and_said():
     trial = launch(losses("cnn", augment=9), [f.replace("x", "z") for f in SAME_DATA])
     found = compare_training([trial], reference, "within rounding")
     assert found.classification == "within-seed-noise"
-    assert "inputs differ" in found.reason
+    assert found.why.values["data"]["fact"] == "inputs-differ"
 
 
 def test_inputs_that_differ_in_workers_though_none_are_drawn_at_random_are_a_change():
@@ -167,8 +168,8 @@ def test_inputs_that_differ_in_workers_though_none_are_drawn_at_random_are_a_cha
     how = Preparation(draws_random=False, elsewhere=True)
     found = compare_training([trial], reference, "within rounding", how)
     assert found.classification == "changed" and found.harmful
-    assert "index" in found.reason
-    assert "augmentation" not in found.reason
+    assert found.why.fact == "data-changed"
+    assert found.why.values["data"]["fact"] == "inputs-differ-by-state"
     drawn = Preparation(draws_random=True, elsewhere=True)
     found = compare_training([trial], reference, "within rounding", drawn)
     assert found.classification == "within-seed-noise"
@@ -180,7 +181,10 @@ def test_repeated_samples_are_harmful_whatever_the_losses_say():
     twice = [f for i in range(0, 64, 8) for f in SAME_DATA[i : i + 8] * 2][:64]
     found = compare_training([launch(losses("mlp"), twice)], untouched("mlp"))
     assert found.classification == "changed" and found.harmful
-    assert "32" in found.reason and "64" in found.reason
+    assert found.why.values["data"] == {
+        "fact": "samples-repeated",
+        "values": {"repeated": 32, "samples": 64},
+    }
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
@@ -188,7 +192,7 @@ def test_a_loss_that_is_not_finite_is_harmful(broken):
     values = [*losses("mlp")[:30], broken, *losses("mlp")[31:]]
     found = compare_training([launch(values)], untouched("mlp"))
     assert found.classification == "changed" and found.harmful
-    assert "Loss 31 is" in found.reason
+    assert found.why == fact("loss-turned-not-finite", number=31, loss=str(broken))
 
 
 def test_a_program_whose_own_loss_breaks_is_compared_until_then():
@@ -199,7 +203,7 @@ def test_a_program_whose_own_loss_breaks_is_compared_until_then():
 
 def test_skipped_backwards_are_a_change():
     found = compare_training([launch(losses("mlp")[::2])], untouched("mlp"))
-    assert found.classification == "changed" and "backward passes" in found.reason
+    assert found.classification == "changed" and found.why.fact == "other-backwards"
 
 
 def test_a_longer_warm_up_is_no_change():
@@ -219,7 +223,7 @@ def test_backwards_without_a_loss_are_left_out():
 
     reference = Untouched(baselines=[launch(gappy(losses("mlp")))], warmup_steps=10)
     found = compare_training([launch(gappy(losses("mlp")))], reference)
-    assert found.classification == "identical" and "All 30 losses" in found.reason
+    assert found.classification == "identical" and found.why.values["losses"] == 30
     nothing = launch([None] * 60)
     assert compare_training([nothing], reference).classification == "not-comparable"
 
@@ -246,7 +250,7 @@ def test_runs_of_one_seed_that_differ_widen_what_rounding_may_do():
     assert compare_training([trial], strict).classification != "within-rounding"
     found = compare_training([trial], loose)
     assert found.classification == "within-rounding"
-    assert "two runs" in found.reason
+    assert found.why.fact == "losses-apart-as-two-runs"
 
 
 def test_an_unseeded_program_is_held_to_its_own_band():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchdoctor.schema import AlteredDecision, LaunchTiming
+from torchdoctor.schema import AlteredDecision, LaunchTiming, fact
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.trials.outcome import Allowed, results_may_stay
 
@@ -34,12 +34,14 @@ def test_more_than_one_decision_in_a_thousand_is_a_change(
 ) -> None:
     found = compared(launch(others, apart=1e-5), keeps)
     assert found.classification == classification
-    assert f"{others if others > 2 else 2000 - others:,} of 2,000 decisions" in found.reason
+    counts = found.why.values if others > 2 else found.why.values["decisions"]["values"]
+    altered = counts["altered"] if others > 2 else 2000 - counts.get("same", 2000)
+    assert (altered, counts["decided"]) == (others, 2000)
 
 
 def test_a_change_is_told_with_examples() -> None:
     found = compared(launch(9, apart=1e-5), "lower precision")
-    assert "output 1: 3 in place of 0" in found.reason
+    assert found.why.values["examples"][0] == {"output": 1, "before": 0, "after": 3}
 
 
 def test_more_digits_than_the_program_has_may_decide_otherwise() -> None:
@@ -88,7 +90,7 @@ def test_changed_decisions_are_recommended_only_where_the_user_allows_it(allowed
 
 
 def test_permission_for_outputs_is_none_for_a_training() -> None:
-    numerics = Numerics("changed", "The update is another one.")
+    numerics = Numerics("changed", fact("update-differs", apart=0.1, data=None))
     facts = SimpleNamespace(risk=2, doubted=False)
     measured = SimpleNamespace(numerics=numerics, arm=SimpleNamespace(facts=facts))
     assert not results_may_stay(measured, Allowed(outputs=True))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@ import random
 
 import pytest
 
+from torchdoctor.schema import fact
 from torchdoctor.trials.samples import Preparation, compare_samples
 
 
@@ -26,7 +27,8 @@ def test_workers_that_do_not_shard_repeat_samples():
     batches = [BASE[i : i + 8] for i in range(0, 80, 8)]
     twice = [f for batch in batches for f in batch * 2][:80]
     found = compare_samples(twice, [BASE])
-    assert found.state == "corrupt" and "40 of the first 80 samples are repeated" in found.sentence
+    assert found.state == "corrupt"
+    assert found.why == fact("samples-repeated", repeated=40, samples=80)
 
 
 def test_dropped_and_foreign_samples():
@@ -47,26 +49,24 @@ def test_augmentation_seeded_otherwise_keeps_the_labels():
     augmented = [f.replace("x", "other") for f in BASE]
     found = compare_samples(augmented, [BASE])
     assert found.state == "labels-same"
-    assert found.sentence == "labels in the same order, inputs differ"
+    assert found.why == fact("inputs-differ")
 
 
 @pytest.mark.parametrize(
-    ("draws", "state", "said"),
+    ("draws", "state", "why"),
     [
-        (True, "labels-same", "(random augmentation in workers is seeded differently)"),
-        (None, "labels-same", "(random augmentation, or state that the dataset keeps, differs"),
-        (False, "stateful", "samples are no function of their index"),
+        (True, "labels-same", "inputs-differ-by-augmentation"),
+        (None, "labels-same", "inputs-differ-in-workers"),
+        (False, "stateful", "inputs-differ-by-state"),
     ],
 )
 def test_other_inputs_of_workers_are_augmentation_only_where_random_numbers_are_drawn(
-    draws, state, said
+    draws, state, why
 ):
     other = [f.replace("x", "other") for f in BASE]
     found = compare_samples(other, [BASE], how=Preparation(draws_random=draws, elsewhere=True))
     assert found.state == state
-    assert "labels in the same order, inputs differ" in found.sentence
-    assert said in found.sentence
-    assert ("augmentation" in found.sentence) == (draws is not False)
+    assert found.why == fact(why)
 
 
 def test_inputs_of_a_fix_that_leaves_the_loader_alone_say_nothing_of_the_dataset():
@@ -107,6 +107,7 @@ def test_an_order_given_up_on_purpose_may_bring_later_samples_first():
     later = BASE[:64] + prints(range(20_000, 20_008)) + BASE[72:]
     assert compare_samples(later, [BASE]).state == "corrupt"
     found = compare_samples(later, [BASE], how=Preparation(reorders=True))
-    assert found.state == "reordered" and "72 of the first 80" in found.sentence
+    assert found.state == "reordered"
+    assert found.why == fact("samples-reordered-by-design", shared=72, samples=80)
     repeated = BASE[:64] + BASE[:8] + BASE[72:]
     assert compare_samples(repeated, [BASE], how=Preparation(reorders=True)).state == "corrupt"

@@ -15,7 +15,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.probe import step_log
 from torchdoctor.watch import end_report
 from torchdoctor.watch.alerts import Alerts
-from torchdoctor.watch.inside import event_rows, layout, stepping
+from torchdoctor.watch.inside import event_rows, stepping
 from torchdoctor.watch.recording import Process, Start, read_run
 from torchdoctor.watch.remedies import remedies
 from torchdoctor.watch.summary import summary_of
@@ -260,43 +260,6 @@ def test_threads_that_call_after_the_first_one_are_followed_too(
     assert program.log.overlapping.facts()["most_at_once"] == 2
     ends_ns = found.start_ns + (found.total_s * 1e9).astype(int)
     assert np.abs(found.start_ns[1:] - ends_ns[:-1]).max() < 20_000
-
-
-def calls(program: Program, thread: list[int], number: int, times: int) -> None:
-    thread[0] = number
-    for _ in range(times):
-        program.forward(EVAL)
-
-
-def test_the_thread_that_goes_on_is_followed_where_another_one_warmed_up(
-    program: Program, thread: list[int]
-) -> None:
-    calls(program, thread, 1, 40)
-    assert program.log.infer()
-    calls(program, thread, 2, 100)
-    assert program.steps().step[-1] == 140
-
-
-def test_the_thread_that_calls_is_followed_where_another_one_called_first(
-    program: Program, thread: list[int]
-) -> None:
-    calls(program, thread, 1, 200)
-    calls(program, thread, 2, 4_000)
-    assert program.log.infer()
-    calls(program, thread, 2, 100)
-    assert program.steps().step[-1] == 4_100
-
-
-def test_a_training_after_calls_of_several_threads_is_a_training(
-    program: Program, thread: list[int]
-) -> None:
-    overlapping_calls(program, thread, 20)
-    assert program.log.infer()
-    thread[0] = 2
-    program.train(40, loader=None)
-    found = program.steps()
-    assert program.found == [("forward", 0), ("optimizer", 0)] and not program.log.infers
-    assert np.flatnonzero(found.phases_s[:, layout.OPTIMIZER]).size == 40
 
 
 @pytest.mark.slow

@@ -189,6 +189,13 @@ def test_the_commands_find_the_newest_watched_run(
     assert isinstance(runner.invoke(app, ["top", "nowhere"]).exception, UsageError)
 
 
+def test_a_run_that_tried_fixes_is_no_watched_one(tmp_path: Path) -> None:
+    """`top` said of it that it was killed in 1970: its status names a host and a process, too."""
+    (tmp_path / "status.json").write_text('{"host": "node", "pid": 7, "state": "done"}')
+    error = CliRunner().invoke(app, ["top", str(tmp_path)]).exception
+    assert isinstance(error, UsageError) and "no watched run" in str(error)
+
+
 @pytest.mark.parametrize("command", [["patch"], ["compare", "traces.json"]])
 def test_what_needs_tried_fixes_says_what_to_do_with_a_watched_run(
     recorded: Path, tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
@@ -300,6 +307,15 @@ def test_what_works_on_nothing_that_was_watched_is_not_named() -> None:
     assert "gc-freeze" in paused.fixes
     none = may_help(shares(forward=1.0, backward=2.0), "wait", device="cuda:0")
     assert not {"loader-workers", "prefetch-factor", "decoded-cache"} & set(none.fixes)
+
+
+def test_what_is_for_programs_that_infer_is_not_named_for_a_training() -> None:
+    """`inference-mode` was, and its bound said that forward, 2 % of the time, may gain 27x."""
+    for largest in ("wait", "forward", "backward", "other"):
+        phases = shares(wait=1.0, forward=0.5, backward=0.5, other=9.0)
+        named = may_help(phases, largest).fixes
+        assert not {"inference-mode", "eval-mode", "fold-batch-norm", "keep-model"} & set(named)
+        assert not {"batched-inference", "bfloat16-weights", "key-value-cache"} & set(named)
 
 
 def test_of_copies_whose_kind_is_not_known_no_figure_is_told() -> None:

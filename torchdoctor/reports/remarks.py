@@ -1,4 +1,4 @@
-"""The sentences of remarks and of doubts, by the names of their facts."""
+"""The sentences of remarks, of doubts and of comparisons of results, by the names of facts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -197,7 +197,7 @@ LAUNCHES = {  # of how the program was launched
     "measured-with-stock": "{fix} was measured with batches in stock, which its workers had made "
     "ready before and which the warm-up of a trial was too short for: a long training may gain "
     "less.",
-    "results-unchecked": "Whether {fixes} changes results could not be checked: {reason}",
+    "results-unchecked": "Whether {fixes} changes results could not be checked: {why:fact}.",
 }
 NODES = {  # of a cluster
     "ran-in-job": "It ran in Slurm's job {job} of {nodes:counted node} and used {cpus:g} of this "
@@ -299,6 +299,110 @@ IN_TURNS = {  # why launches cannot run side by side
     "files-read-anew": "files are read from the disk anew by each",
     "both-write-same-files": "without the sandbox both would write to the same files",
 }
+_NOT_AMONG = "not among the untouched program's"
+_DATA = "[; {data:fact}]"
+_FIRST_APART = "The first {first} losses differ by at most {apart:.0e} (relative), "
+_NO_DRIFT = f"and later ones do not drift apart{_DATA}."
+_TELL_NOISE = "The losses differ by more than rounding; to tell whether by more than noise, "
+_OF_RUNS = f"those of the {{runs}} runs of the untouched program{_DATA}."
+_DEVIATIONS = "{deviations:.0f} standard deviations"
+_LATER = "The later losses are {deviations:.1f} standard deviations"
+_OUTPUTS_APART = "{outputs} outputs differ by at most {apart:.0e} (relative)"
+_DECISIONS = "[; {decisions:fact}]"
+SAMPLES = {  # whether a fix trains on the same samples
+    "samples-same": "the same {samples} samples in the same order",
+    "samples-reordered": "the same {samples} samples in another order",
+    "samples-reordered-by-design": "another order by design: {shared} of the first {samples} "
+    "samples are among the untouched program's first",
+    "samples-repeated": "{repeated} of the first {samples} samples are repeated",
+    "samples-repeated-more": "{repeated} of the first {samples} samples are repeated, at most "
+    "{usual} in the untouched program",
+    "samples-in-place-of-others": "{extra} of the first {samples} samples come in place of others",
+    "samples-foreign": f"{{foreign}} of the first {{samples}} samples are {_NOT_AMONG}",
+    "samples-vary": "the program's own samples differ from run to run",
+    "inputs-repeated": "{repeated} of the first {samples} inputs are repeated under other labels",
+    "inputs-differ": "labels in the same order, inputs differ",
+    "inputs-differ-by-augmentation": "labels in the same order, inputs differ (random augmentation "
+    "in workers is seeded differently)",
+    "inputs-differ-in-workers": "labels in the same order, inputs differ (random augmentation, or "
+    "state that the dataset keeps, differs in workers)",
+    "inputs-differ-by-state": "labels in the same order, inputs differ, though preparing them "
+    "draws nothing from the random generators of torch, NumPy and Python: samples are no function "
+    "of their index, the dataset or what it calls keeps state that workers do not share",
+}
+LOSSES = {  # whether training stayed the same
+    "no-launch-compared": "no launch of it was measured.",
+    "data-changed": "The data changed: {data:fact}.",
+    "loss-turned-not-finite": "Loss {number} is {loss}, the untouched program's are finite.",
+    "other-backwards": "{backwards:.2g} backward passes in a step, {untouched:.2g} in the "
+    "untouched program.",
+    "no-losses-of-both": "no losses of both to compare, at least {fewest} are needed.",
+    "too-few-losses": "{losses} losses of both to compare, at least {fewest} are needed.",
+    "losses-identical": f"All {{losses}} losses agree bit by bit{_DATA}.",
+    "update-differs": "The first loss agrees, the second, after one update, differs by "
+    f"{{apart:.2%}}{_DATA}: the update is another one.",
+    "first-losses-identical": f"The first {{first}} losses are the same, {_NO_DRIFT}",
+    "losses-apart-by-rounding": f"{_FIRST_APART}as rounding makes them, {_NO_DRIFT}",
+    "losses-apart-by-precision": f"{_FIRST_APART}as lower precision makes them, {_NO_DRIFT}",
+    "losses-apart-as-two-runs": f"{_FIRST_APART}no more than two runs of the untouched program do "
+    f"with one seed{_DATA}.",
+    "too-few-losses-for-noise": f"{_TELL_NOISE}there are too few losses{_DATA}.",
+    "other-seeds-alike": f"{_TELL_NOISE}other seeds change too little{_DATA}.",
+    "other-seeds-not-launched": f"{_TELL_NOISE}no other seeds were launched{_DATA}.",
+    "losses-above": f"Losses {{first}} to {{last}} are {_DEVIATIONS} above {_OF_RUNS}",
+    "losses-below": f"Losses {{first}} to {{last}} are {_DEVIATIONS} below {_OF_RUNS}",
+    "later-losses-above": f"{_LATER} above {_OF_RUNS}",
+    "later-losses-below": f"{_LATER} below {_OF_RUNS}",
+    "losses-within-seeds": "The losses differ from the untouched program's no more than those of "
+    f"{{runs}} of its own runs with different seeds{_DATA}.",
+}
+OUTPUTS = {  # whether a program that infers still gives the same
+    "no-outputs-of-both": "no outputs of both to compare, at least {fewest} are needed.",
+    "too-few-outputs": "{outputs} outputs of both to compare, at least {fewest} are needed.",
+    "outputs-identical": "All {outputs} outputs agree bit by bit.",
+    "outputs-corrected": f"The outputs were wrong, and change: {_OUTPUTS_APART}.",
+    "outputs-differ": f"The outputs change: {_OUTPUTS_APART}{_DECISIONS}.",
+    "outputs-apart": f"The {_OUTPUTS_APART}{_DECISIONS}.",
+    "outputs-apart-by-rounding": f"The {_OUTPUTS_APART}, as rounding makes them{_DECISIONS}.",
+    "outputs-apart-by-precision": f"The {_OUTPUTS_APART}, as lower precision makes them"
+    f"{_DECISIONS}.",
+    "decisions-same": "{decided:,} of {decided:,} decisions are the same",
+    "decisions-partly-same": "{same:,} of {decided:,} decisions are the same "
+    "({examples:each altered-decision})",
+    "decisions-altered": "{altered:,} of {decided:,} decisions are other ones "
+    "({examples:each altered-decision}).",
+    "altered-decision": "output {output}: {after} in place of {before}",
+}
+_STEP_TIME = "[; a step takes {step_time:interval} as long]"
+_LAST_LOSSES = (
+    "loss in the last third of {steps} steps {with_fix:.4g} with it, {without:.4g} without, over "
+    "the same samples ({pairs:counted seed}"
+)
+_WITH_SPREAD = f"{_LAST_LOSSES}, which alone spread it by {{spread:.2g}})"
+_BY = f"by {{by:.2g}} (95 % interval {{low:.2g}} to {{high:.2g}}){_STEP_TIME}."
+PAIRS = {  # of advice on training
+    "samples-of-pair-differ": "the launches did not see the same samples.",
+    "losses-not-single-numbers": "there are no losses to compare: not every backward begins at a "
+    "single number.",
+    "too-few-losses-of-pair": "{losses} losses to compare, at least {fewest} are needed.",
+    "losses-of-pairs-identical": "the losses of {steps} steps are the same bit by bit "
+    f"({{pairs:counted seed}}){_STEP_TIME}.",
+    "loss-of-one-seed": f"{_LAST_LOSSES}): one seed says nothing of the noise{_STEP_TIME}.",
+    "loss-without-spread": f"{_WITH_SPREAD}: other seeds do not change this program's losses, so "
+    f"its noise is not known{_STEP_TIME}.",
+    "loss-of-few-pairs": f"{_WITH_SPREAD}: fewer than {{fewest}} pairs show no difference, and "
+    f"rule out none{_STEP_TIME}.",
+    "loss-no-difference": f"{_WITH_SPREAD}: shows no difference{_STEP_TIME}.",
+    "loss-lower": f"{_WITH_SPREAD}: lower {_BY}",
+    "loss-higher": f"{_WITH_SPREAD}: higher {_BY}",
+    "loss-finite-with-it": "loss {number} is not finite without it; with it all of {steps} steps "
+    f"are{_STEP_TIME}.",
+    "loss-finite-without-it": "loss {number} is not finite with it; without it all of {steps} "
+    f"steps are{_STEP_TIME}.",
+    "loss-finite-with-neither": "loss {without} is not finite without it, nor is loss {with_fix} "
+    f"with it{_STEP_TIME}.",
+}
+NUMERICS = {**SAMPLES, **LOSSES, **OUTPUTS, **PAIRS}
 NO_GPU_EVENTS = frozenset({"no-gpu-events", "no-gpu-events-in-part"})
 UNWRITTEN_REPORT = frozenset({"report-unwritten", "report-in-the-way"})
 SENTENCES = {
@@ -312,6 +416,7 @@ SENTENCES = {
     **VERSIONS,
     **ENDED,
     **IN_TURNS,
+    **NUMERICS,
 }
 
 

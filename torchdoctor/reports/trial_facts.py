@@ -2,10 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from torchdoctor.advice import catalogue
 from torchdoctor.reports import remarks, templates
-from torchdoctor.schema import Evidence, Recommendation, RejectedPatch, Report
+from torchdoctor.schema import (
+    Evidence,
+    PatchTrial,
+    Recommendation,
+    RejectedPatch,
+    Report,
+    Trial,
+)
+
+Measured = TypeVar("Measured", Trial, PatchTrial, Recommendation)
 
 REFUSALS = {  # that are of no fix alone
     "for-other-platforms": "It is for {platforms:list| and }. The program is on {on}.",
@@ -92,6 +102,7 @@ NO_TRIALS = {  # why no fix was tried
 }
 SENTENCES = {
     **remarks.ENDED,
+    **remarks.NUMERICS,
     **REFUSALS,
     **CHOICES,
     **RESULTS,
@@ -117,7 +128,8 @@ def with_reasons(report: Report, words: Mapping[str, str], cwd: str) -> Report:
         choice = told(trial.choice)
         reason = joined(why) or trial.reason
         because = choice.sentence if choice is not None else trial.because
-        trials.append(replace(trial, why=why, choice=choice, reason=reason, because=because))
+        told_trial = replace(trial, why=why, choice=choice, reason=reason, because=because)
+        trials.append(_with_numerics(told_trial, words, cwd))
     ceilings = []
     for ceiling in report.ceiling_trials:
         ended = told(ceiling.why)
@@ -163,7 +175,20 @@ def _with_patches(
         return replace(rejected, why=why, detail=why.sentence)
 
     patches = [worded(rejected) for rejected in recommendation.rejected_patches]
-    return replace(recommendation, rejected_patches=patches)
+    trial = recommendation.patch_trial
+    if trial is not None:
+        trial = _with_numerics(trial, words, cwd)
+    with_trials = replace(recommendation, rejected_patches=patches, patch_trial=trial)
+    return _with_numerics(with_trials, words, cwd)
+
+
+def _with_numerics(measured: Measured, words: Mapping[str, str], cwd: str) -> Measured:
+    """Return what was measured with the words on whether training stayed the same."""
+    if measured.numerics_why is None:
+        return measured  # of an earlier version, whose words stay as they are
+    why = _told(measured.numerics_why, (), words, cwd)
+    reason = why.sentence or measured.numerics_reason
+    return replace(measured, numerics_why=why, numerics_reason=reason)
 
 
 def _told(evidence: Evidence, fixes: Iterable[str], words: Mapping[str, str], cwd: str) -> Evidence:

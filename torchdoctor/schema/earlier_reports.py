@@ -160,14 +160,27 @@ def _with_reasons(report: dict[str, Any]) -> dict[str, Any]:
                 "fact": "budget-too-short",
                 "values": {"enough_s": int(enough[1])},
             }
+    if isinstance(remarks := report.get("remarks"), list):
+        today["remarks"] = [_remark(remark) for remark in remarks]
     recommended = report.get("recommendation")
     if isinstance(recommended, dict):
         today["recommendation"] = {
-            **recommended,
+            **_with_numerics(recommended),
             "patch_trial": _with_why(recommended.get("patch_trial")),
             "rejected_patches": _rejected(recommended.get("rejected_patches")),
         }
     return today
+
+
+def _remark(remark: Any) -> Any:
+    """Return a remark whose reason is a fact: of results that were unchecked it was words."""
+    values = remark.get("values") if isinstance(remark, dict) else None
+    if not isinstance(values, dict) or remark.get("fact") != "results-unchecked":
+        return remark
+    if not isinstance(reason := values.get("reason"), str):
+        return remark
+    why = {"fact": "message", "values": {"message": reason}}
+    return {**remark, "values": {"fixes": values.get("fixes"), "why": why}}
 
 
 def _rejected(patches: Any) -> Any:
@@ -198,7 +211,15 @@ def _with_why(row: Any, several: bool = False) -> Any:
     because = row.get("because")
     if isinstance(because, str) and row.get("choice") is None:
         today["choice"] = _said(because)
-    return today
+    return _with_numerics(today)
+
+
+def _with_numerics(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what was measured with what its numerics rest on as a fact too."""
+    reason = row.get("numerics_reason")
+    if isinstance(reason, str) and row.get("numerics_why") is None:
+        return {**row, "numerics_why": {"fact": "said", "sentence": reason}}
+    return row
 
 
 def _said(reason: str) -> dict[str, Any]:

@@ -108,7 +108,8 @@ class Trial:
         "changed",
         "not-comparable",
     ] = "not-comparable"
-    numerics_reason: str | None = None  #: What that judgement rests on.
+    numerics_reason: str | None = None  #: What that judgement rests on, in words.
+    numerics_why: Evidence | None = None  #: The same as data.
     decisions: ComparedDecisions | None = None  #: Of a program that infers; null: none were kept.
     risk: int = 0  #: 0 same result, 1 rounding or order, 2 lower precision, 3 changes training.
     peak_memory_bytes: int | None = None  #: Memory at its highest, with the fix.
@@ -177,7 +178,8 @@ class PatchTrial:
 
     speedup: Interval | None = None  #: Against the untouched program; null: not measured.
     numerics: str | None = None  #: Whether training stayed the same.
-    numerics_reason: str | None = None  #: What that rests on.
+    numerics_reason: str | None = None  #: What that rests on, in words.
+    numerics_why: Evidence | None = None  #: The same as data.
     pairs: int = 0  #: Pairs of launches behind the interval.
     reason: str | None = None  #: Why it was not measured, or failed, in words.
     why: Evidence | None = None  #: The same as data.
@@ -216,7 +218,8 @@ class Recommendation:
     speedup: Interval | None = None  #: All together, against the untouched program.
     at_most: float | None = None  #: What their part explains, if all of speedup is above it.
     numerics: str | None = None  #: Whether training stayed the same with all of them.
-    numerics_reason: str | None = None  #: What that judgement rests on.
+    numerics_reason: str | None = None  #: What that judgement rests on, in words.
+    numerics_why: Evidence | None = None  #: The same as data.
     peak_memory_bytes: int | None = None  #: Memory at its highest with all of them.
     pairs: int = 0  #: Pairs of launches behind the speed-up.
     patch: str | None = None  #: Unified diff of the program's source for `git apply`.
@@ -292,7 +295,7 @@ class TrainingTrial:
         "not-tried",
     ]
     sentence: str = ""  #: What came out, or why nothing did.
-    why: list[Evidence] = field(default_factory=list)  #: Why nothing came out, as data.
+    why: list[Evidence] = field(default_factory=list)  #: The same as data.
     settings: dict[str, Any] = field(default_factory=dict)  #: The values that were tried.
     comparison: LossComparison | None = None  #: null: no complete pair.
     launches: int = 0  #: Launches with it; those of the untouched program serve all.

@@ -6,6 +6,20 @@ nothing is learned, it is one forward of the model. A closure's passes count whe
 within the optimizer's step. What is preferred and was seen is waited for, so that a decision does
 not depend on how many events came after it: it holds until what it names falls silent while the
 program goes on learning.
+
+The words of this room:
+
+- A boundary is an event that separates two steps, by the decision.
+- Something is learned where an outermost backward pass begins, or an optimizer's step outside of
+  one; `learned` counts that, and what stands for it: calls of torch.autograd.grad without passes,
+  batches of a program that infers. It tells how far a program came, as time does not.
+- Evidence is what has been counted of all that could separate steps; a candidate is one of these.
+- A leaning is what the evidence speaks for so far, however little that is; it may change. It is
+  sure if enough boundaries came to name it.
+- A decision is made once, on enough evidence. It holds until what it names falls silent: much is
+  learned and no boundary comes. Then evidence is gathered anew, beside it.
+- A provisional decision was a leaning: somebody waits to see steps. Evidence is gathered anew from
+  its beginning, and the first real decision takes its place.
 """
 
 from collections.abc import Hashable
@@ -47,8 +61,8 @@ class Decision(NamedTuple):
 class StepRule:
     """Takes in the events of a program; `decision` is None until it is decided what a step is.
 
-    `wanted` is the kind that the user named. `decision`: one made before, on the same events;
-    if it is `provisional` the first real one takes its place.
+    `wanted` is the kind that the user named. `decision`: one made before, on the same events,
+    which may be `provisional`.
     """
 
     def __init__(
@@ -64,7 +78,7 @@ class StepRule:
         self._anew: Evidence | None = None  # evidence, once what separated steps fell silent
         self._explicit = 0
         self.learned = 0  # backward passes and optimizer steps of the thread that trains
-        self.bounded_at = 0  # what had been learned at the last boundary
+        self.learned_at_boundary = 0  # `learned`, at the last boundary
         self._learned_before = -1  # and when the loader was fetched last
         self._longest = 1  # what is learned in the longest step
         self._passes_open = 0
@@ -77,14 +91,17 @@ class StepRule:
         self.decision = decision
         self._anew = None
         self._longest = decision.learned
-        self.bounded_at = self.learned
+        self.learned_at_boundary = self.learned
         if self._provisional:
             self._anew = Evidence(self._given_up)
         self._learned_before = -1
 
     @property
-    def is_silent(self) -> bool:
-        """Return whether what comes counts anew, because boundaries are missing."""
+    def decides_anew(self) -> bool:
+        """Return whether it gathers evidence for another decision, from each event that comes.
+
+        The decision is provisional, or what it names fell silent.
+        """
         return self._anew is not None
 
     def add(self, kind: int, source: Hashable = None, thread: int = 0, now: int = 0) -> bool:
@@ -115,11 +132,11 @@ class StepRule:
         return boundary
 
     def _misses_boundaries(self) -> bool:
-        return self.learned - self.bounded_at > max(_SILENT, _SILENT_STEPS * self._longest)
+        return self.learned - self.learned_at_boundary > max(_SILENT, _SILENT_STEPS * self._longest)
 
     def _bound(self) -> None:
-        self._longest = max(self._longest, self.learned - self.bounded_at)
-        self.bounded_at = self.learned
+        self._longest = max(self._longest, self.learned - self.learned_at_boundary)
+        self.learned_at_boundary = self.learned
         if not self._provisional:
             self._anew = None
 
@@ -216,12 +233,15 @@ class StepRule:
             return Decision(kind, source, thread, evidence.since, 1, bool(enough), False)
         return None
 
-    def learn(self) -> None:
-        """Note that something was learned unseen."""
+    def learned_unseen(self) -> None:
+        """Count something learned of which no event came."""
         self.learned += 1
 
-    def repeat(self, learned: int) -> None:
-        """Take in a whole step as one before, up to and with the boundary that ends it."""
+    def add_known_step(self, learned: int) -> None:
+        """Take in a whole step as one before, up to and with the boundary that ends it.
+
+        `learned`: how much `learned` grew in that one.
+        """
         self.learned += learned
         self._learned_before = self.learned
         self._bound()

@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchdoctor.schema import Interval, LaunchTiming, LossComparison
-from torchdoctor.schema.figures import says_something, speedup
+from torchdoctor.schema import Evidence, Interval, LaunchTiming, LossComparison, fact
+from torchdoctor.schema.figures import says_something
 from torchdoctor.trials.compare import half_width, interval
 from torchdoctor.trials.numerics import FEWEST_LOSSES, block_length, block_means
 
@@ -23,7 +23,7 @@ class Shown(NamedTuple):
     """A verdict on pairs; the fields are those of `TrainingTrial`."""
 
     verdict: str
-    sentence: str
+    why: Evidence
     comparison: LossComparison | None = None
 
 
@@ -36,56 +36,65 @@ def compare_losses(pairs: Sequence[Pair], backwards_per_step: float = 1.0) -> Sh
         return Shown("shows-nothing", wrong)
     columns = [[np.array(_finite(t.losses)) for t in pair] for pair in pairs]
     comparison = _figures(pairs, columns, backwards_per_step)
-    verdict, clause = _judge(pairs, columns, comparison)
-    return Shown(verdict, f"{clause}{_step_time(comparison.step_speedup)}.", comparison)
+    verdict, why = _judge(pairs, columns, comparison)
+    values = {**why.values, "step_time": _step_time(comparison.step_speedup)}
+    return Shown(verdict, replace(why, values=values), comparison)
 
 
 def _judge(
     pairs: Sequence[Pair], columns: Sequence[Sequence[np.ndarray]], figures: LossComparison
-) -> tuple[str, str]:
+) -> tuple[str, Evidence]:
     if figures.without is None or figures.with_fix is None:
         return _broken(figures, columns)
-    steps = f"{figures.steps} steps"
-    seeds = "1 seed" if len(pairs) == 1 else f"{len(pairs)} seeds"
     if all(np.array_equal(without, with_fix) for without, with_fix in columns):
-        return "no-difference", f"the losses of {steps} are the same bit by bit ({seeds})"
-    clause = (
-        f"loss in the last third of {steps} {figures.with_fix:.4g} with it, {figures.without:.4g} "
-        f"without, over the same samples ({seeds}"
-    )
+        why = fact("losses-of-pairs-identical", steps=figures.steps, pairs=len(pairs))
+        return "no-difference", why
+
+    def told(ident: str, **values: Any) -> Evidence:
+        return fact(
+            ident,
+            steps=figures.steps,
+            pairs=len(pairs),
+            with_fix=figures.with_fix,
+            without=figures.without,
+            spread=figures.seeds_spread,
+            **values,
+        )
+
     difference = figures.difference
     spread = figures.seeds_spread
     if difference is None or spread is None:
-        return "shows-nothing", f"{clause}): one seed says nothing of the noise"
-    clause += f", which alone spread it by {spread:.2g})"
+        return "shows-nothing", told("loss-of-one-seed")
     if not spread > 0:
-        why = "other seeds do not change this program's losses, so its noise is not known"
-        return "shows-nothing", f"{clause}: {why}"
+        return "shows-nothing", told("loss-without-spread")
     if len(pairs) < ENOUGH_PAIRS:
-        why = f"fewer than {ENOUGH_PAIRS} pairs show no difference, and rule out none"
-        return "shows-nothing", f"{clause}: {why}"
+        return "shows-nothing", told("loss-of-few-pairs", fewest=ENOUGH_PAIRS)
     assert figures.low is not None
     assert figures.high is not None
     sure = figures.low > 0 or figures.high < 0
     if not sure or abs(difference) <= spread:
-        return "no-difference", f"{clause}: shows no difference"
+        return "no-difference", told("loss-no-difference")
     better = difference < 0
-    clause += f": {'lower' if better else 'higher'} by {abs(difference):.2g}"
-    clause += f" (95 % interval {figures.low:.2g} to {figures.high:.2g})"
-    return "better" if better else "worse", clause
+    why = told(
+        "loss-lower" if better else "loss-higher",
+        by=abs(difference),
+        low=figures.low,
+        high=figures.high,
+    )
+    return "better" if better else "worse", why
 
 
-def _not_comparable(pairs: Sequence[Pair]) -> str | None:
+def _not_comparable(pairs: Sequence[Pair]) -> Evidence | None:
     for without, with_fix in pairs:
         length = min(len(without.fingerprints), len(with_fix.fingerprints))
         if without.fingerprints[:length] != with_fix.fingerprints[:length]:
-            return "the launches did not see the same samples."
+            return fact("samples-of-pair-differ")
         both = (without.losses, with_fix.losses)
         if all(losses and losses[-1] is None and _skips(losses) for losses in both):
-            return "there are no losses to compare: not every backward begins at a single number."
-        fewest = min(len(_finite(without.losses)), len(_finite(with_fix.losses)))
-        if fewest < FEWEST_LOSSES and not _ends_broken(without) and not _ends_broken(with_fix):
-            return f"{fewest} losses to compare, at least {FEWEST_LOSSES} are needed."
+            return fact("losses-not-single-numbers")
+        losses = min(len(_finite(without.losses)), len(_finite(with_fix.losses)))
+        if losses < FEWEST_LOSSES and not _ends_broken(without) and not _ends_broken(with_fix):
+            return fact("too-few-losses-of-pair", losses=losses, fewest=FEWEST_LOSSES)
     return None
 
 
@@ -150,19 +159,21 @@ def _interval(apart: Sequence[float]) -> tuple[float | None, float | None]:
     return (fmean(apart) - half, fmean(apart) + half) if math.isfinite(half) else (None, None)
 
 
-def _broken(figures: LossComparison, columns: Sequence[Sequence[np.ndarray]]) -> tuple[str, str]:
-    """Return the verdict and its clause if a side ends in losses that are not finite."""
+def _broken(
+    figures: LossComparison, columns: Sequence[Sequence[np.ndarray]]
+) -> tuple[str, Evidence]:
+    """Return the verdict and its reason if a side ends in losses that are not finite."""
     without, with_fix = (min(len(both[side]) for both in columns) + 1 for side in (0, 1))
-    whole = f"all of {figures.steps} steps are"
     if figures.with_fix is not None:
-        return "better", f"loss {without} is not finite without it; with it {whole}"
+        return "better", fact("loss-finite-with-it", number=without, steps=figures.steps)
     if figures.without is not None:
-        return "worse", f"loss {with_fix} is not finite with it; without it {whole}"
-    clause = f"loss {without} is not finite without it, nor is loss {with_fix} with it"
-    return "no-difference", clause
+        return "worse", fact("loss-finite-without-it", number=with_fix, steps=figures.steps)
+    return "no-difference", fact("loss-finite-with-neither", without=without, with_fix=with_fix)
 
 
-def _step_time(interval: Interval | None) -> str:
+def _step_time(interval: Interval | None) -> list[float] | None:
+    """Return the time of a step with the fix over that without: low, estimate, high."""
     if interval is None or not says_something(interval):
-        return ""
-    return f"; a step takes {speedup(interval.inverse)} as long"
+        return None
+    longer = interval.inverse
+    return [longer.low, longer.estimate, longer.high]

@@ -6,11 +6,20 @@ differences of 1e-7 that grow slowly, bfloat16 1e-5 to 1e-3 that stay, another r
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from torchdoctor.schema import AlteredDecision, ComparedDecisions, LaunchTiming, Recording
+from torchdoctor.schema import (
+    AlteredDecision,
+    ComparedDecisions,
+    Evidence,
+    LaunchTiming,
+    Recording,
+    fact,
+    within,
+)
 from torchdoctor.trials.samples import Preparation, SampleComparison, compare_samples
 
 CLASSES = (
@@ -44,7 +53,7 @@ class Numerics:
     """The verdict on training."""
 
     classification: str  # one of CLASSES
-    reason: str  # one sentence
+    why: Evidence  # what it rests on
     harmful: bool = False  # data corrupted or loss not finite; never to be recommended
     needs_seeds: bool = False  # two launches with other seeds would decide
     of_outputs: bool = False  # of a program that infers
@@ -84,7 +93,7 @@ def compare_training(
     """Classify a candidate by its worst launch; `keeps`: the promise of the fix."""
     verdicts = [_compare_launch(trial, untouched, keeps, how) for trial in trials]
     if not verdicts:
-        return Numerics("not-comparable", "no launch of it was measured.")
+        return Numerics("not-comparable", fact("no-launch-compared"))
     return max(verdicts, key=lambda each: (CLASSES.index(each.classification), each.harmful))
 
 
@@ -100,7 +109,7 @@ def _compare_launch(
         how,
     )
     if samples.state in ("corrupt", "stateful"):
-        return Numerics("changed", f"The data changed: {samples.sentence}.", harmful=True)
+        return Numerics("changed", fact("data-changed", data=_data(samples)), harmful=True)
     if broken := _not_finite(trial, untouched):
         return Numerics("changed", broken, harmful=True)
     if other := _other_backwards(trial, untouched):
@@ -108,13 +117,17 @@ def _compare_launch(
     baselines = [_column(b.losses) for b in untouched.baselines]
     ours, baselines = _common(_column(trial.losses), [b for b in baselines if len(b)])
     if not baselines or len(ours) < FEWEST_LOSSES:
+        losses = len(ours) if baselines else 0
         return Numerics(
             "not-comparable",
-            f"{len(ours) if baselines else 'no'} losses of both to compare, "
-            f"at least {FEWEST_LOSSES} are needed.",
+            fact("too-few-losses", losses=losses, fewest=FEWEST_LOSSES)
+            if losses
+            else fact("no-losses-of-both", fewest=FEWEST_LOSSES),
         )
     if all(np.array_equal(ours, b) for b in baselines):
-        return Numerics("identical", f"All {len(ours)} losses agree bit by bit{_data(samples)}.")
+        return Numerics(
+            "identical", fact("losses-identical", losses=len(ours), data=_data(samples))
+        )
     return _beyond_identical(ours, baselines, untouched, keeps, samples)
 
 
@@ -144,26 +157,31 @@ def _beyond_identical(
     if in_place and agrees_then_parts and not low and not chaotic:
         return Numerics(
             "changed",
-            "The first loss agrees, the second, after one update, differs by "
-            f"{early[1]:.2%}{_data(samples)}: the update is another one.",
+            fact("update-differs", apart=float(early[1]), data=_data(samples)),
         )
     return _against_seeds(ours, baselines, untouched, samples)
 
 
-def _like_two_runs(early: np.ndarray, rounding: np.ndarray, low: bool, data: str) -> Numerics:
+def _like_two_runs(
+    early: np.ndarray, rounding: np.ndarray, low: bool, data: dict[str, Any] | None
+) -> Numerics:
+    apart = float(early.max())
     if bool((early <= rounding).all()):
-        makes = "lower precision" if low else "rounding"
-        differ = f"differ by at most {early.max():.0e} (relative), as {makes} makes them"
-        agree = differ if early.max() else "are the same"
-        return Numerics(
-            "within-rounding",
-            f"The first {EARLY} losses {agree}, and later ones do not drift apart{data}.",
+        if not apart:
+            return Numerics(
+                "within-rounding", fact("first-losses-identical", first=EARLY, data=data)
+            )
+        why = fact(
+            "losses-apart-by-precision" if low else "losses-apart-by-rounding",
+            first=EARLY,
+            apart=apart,
+            data=data,
         )
-    close = early.max() <= LOW_PRECISION
+        return Numerics("within-rounding", why)
+    close = apart <= LOW_PRECISION
     return Numerics(
         "within-rounding" if close else "within-seed-noise",
-        f"The first {EARLY} losses differ by at most {early.max():.0e} (relative), no more "
-        f"than two runs of the untouched program do with one seed{data}.",
+        fact("losses-apart-as-two-runs", first=EARLY, apart=apart, data=data),
     )
 
 
@@ -179,29 +197,26 @@ def _against_seeds(
     ours, runs = _common(ours, different)
     enough = len(ours) >= 2 * FEWEST_LOSSES
     if len(runs) < 3 or not enough:
-        why = "other seeds change too little" if untouched.seeds else "no other seeds were launched"
-        return Numerics(
-            "not-comparable",
-            "The losses differ by more than rounding; to tell whether by more than noise, "
-            f"{why if enough else 'there are too few losses'}{_data(samples)}.",
-            needs_seeds=enough,
-        )
+        data = _data(samples)
+        why = fact("too-few-losses-for-noise", data=data)
+        if enough and untouched.seeds:
+            why = fact("other-seeds-alike", data=data)
+        elif enough:
+            why = fact("other-seeds-not-launched", data=data)
+        return Numerics("not-comparable", why, needs_seeds=enough)
     length = block_length(len(ours), untouched.backwards_per_step)
     outside = outside_envelope(ours, runs, length)
-    if outside:
-        return Numerics(
-            "changed",
-            f"{outside} of the {len(runs)} runs of the untouched program{_data(samples)}.",
-        )
+    if outside is not None:
+        values = {**outside.values, "data": _data(samples)}
+        return Numerics("changed", replace(outside, values=values))
     return Numerics(
         "within-seed-noise",
-        "The losses differ from the untouched program's no more than those of "
-        f"{len(runs)} of its own runs with different seeds{_data(samples)}.",
+        fact("losses-within-seeds", runs=len(runs), data=_data(samples)),
     )
 
 
-def _data(samples: SampleComparison) -> str:
-    return f"; {samples.sentence}" if samples.sentence else ""
+def _data(samples: SampleComparison) -> dict[str, Any] | None:
+    return None if samples.why is None else within(samples.why)
 
 
 def _column(losses: Sequence[float | None]) -> np.ndarray:
@@ -248,11 +263,15 @@ def _compare_figures(
     baselines = [_column(b.losses) for b in untouched.baselines]
     ours, baselines = _common(_column(trial.losses), [b for b in baselines if len(b)])
     if not baselines or len(ours) < FEWEST_OUTPUTS:
-        count = len(ours) if baselines else "no"
-        needed = f"at least {FEWEST_OUTPUTS} are needed"
-        return Numerics("not-comparable", f"{count} outputs of both to compare, {needed}.")
+        outputs = len(ours) if baselines else 0
+        return Numerics(
+            "not-comparable",
+            fact("too-few-outputs", outputs=outputs, fewest=FEWEST_OUTPUTS)
+            if outputs
+            else fact("no-outputs-of-both", fewest=FEWEST_OUTPUTS),
+        )
     if all(np.array_equal(ours, b) for b in baselines):
-        return Numerics("identical", f"All {len(ours)} outputs agree bit by bit.")
+        return Numerics("identical", fact("outputs-identical", outputs=len(ours)))
     apart = min((_relative(ours, b) for b in baselines), key=lambda each: float(each.max()))
     rounds = keeps == "lower precision"
     low = untouched.low_precision or rounds
@@ -260,42 +279,54 @@ def _compare_figures(
     farthest = float(apart.max())
     of_float32 = max(OUTPUTS_ROUNDING, 3.0 * run_to_run)
     allowed = max(OUTPUTS_LOW_PRECISION, of_float32) if low else of_float32
-    differ = f"{len(ours)} outputs differ by at most {farthest:.0e} (relative)"
+
+    def told(ident: str) -> Evidence:
+        agree = _agreeing(decisions) if decisions else None
+        return fact(ident, outputs=len(ours), apart=farthest, decisions=agree)
+
     if farthest > allowed and untouched.corrects:
-        return Numerics("corrected", f"The outputs were wrong, and change: {differ}.")
-    agree = f"; {_agreeing(decisions)}" if decisions else ""
+        return Numerics("corrected", told("outputs-corrected"))
     decides_alike = decisions is None or decisions.decided - decisions.same <= (
         DECISIONS * decisions.decided
     )
     # Fewer digits move every figure; what is decided tells whether that matters.
     if rounds and farthest > of_float32 and decisions is not None and decides_alike:
-        return Numerics("same-decisions", f"The {differ}{agree}.")
+        return Numerics("same-decisions", told("outputs-apart"))
     if farthest > allowed:
-        return Numerics("changed", f"The outputs change: {differ}{agree}.")
+        return Numerics("changed", told("outputs-differ"))
     # A program in low precision has rounded its own decisions: those with more digits are no worse.
     is_rounder = rounds or not untouched.low_precision
     if decisions is not None and not decides_alike and is_rounder:
         return Numerics("changed", _altered(decisions))
-    makes = "lower precision" if low else "rounding"
-    return Numerics("within-rounding", f"The {differ}, as {makes} makes them{agree}.")
+    by = "outputs-apart-by-precision" if low else "outputs-apart-by-rounding"
+    return Numerics("within-rounding", told(by))
 
 
-def _agreeing(decisions: ComparedDecisions) -> str:
-    clause = f"{decisions.same:,} of {decisions.decided:,} decisions are the same"
-    return clause if decisions.same == decisions.decided else f"{clause} ({_examples(decisions)})"
-
-
-def _altered(decisions: ComparedDecisions) -> str:
-    altered = decisions.decided - decisions.same
-    examples = _examples(decisions)
-    return f"{altered:,} of {decisions.decided:,} decisions are other ones ({examples})."
-
-
-def _examples(decisions: ComparedDecisions) -> str:
-    return ", ".join(
-        f"output {example.output}: {example.after} in place of {example.before}"
-        for example in decisions.examples
+def _agreeing(decisions: ComparedDecisions) -> dict[str, Any]:
+    """Return how many decisions are the same as a value of another fact."""
+    if decisions.same == decisions.decided:
+        return within(fact("decisions-same", decided=decisions.decided))
+    return within(
+        fact(
+            "decisions-partly-same",
+            same=decisions.same,
+            decided=decisions.decided,
+            examples=_examples(decisions),
+        )
     )
+
+
+def _altered(decisions: ComparedDecisions) -> Evidence:
+    return fact(
+        "decisions-altered",
+        altered=decisions.decided - decisions.same,
+        decided=decisions.decided,
+        examples=_examples(decisions),
+    )
+
+
+def _examples(decisions: ComparedDecisions) -> list[dict[str, Any]]:
+    return [asdict(example) for example in decisions.examples]
 
 
 def _compared_decisions(trial: LaunchTiming, untouched: Untouched) -> ComparedDecisions | None:
@@ -330,7 +361,7 @@ def _apart(
     return apart, decided
 
 
-def _not_finite(trial: LaunchTiming, untouched: Untouched) -> str | None:
+def _not_finite(trial: LaunchTiming, untouched: Untouched) -> Evidence | None:
     losses = trial.losses
     bad = next(
         (i for i, loss in enumerate(losses) if loss is not None and not np.isfinite(loss)), None
@@ -341,10 +372,11 @@ def _not_finite(trial: LaunchTiming, untouched: Untouched) -> str | None:
         theirs = [loss for loss in baseline.losses[: bad + 1] if loss is not None]
         if theirs and not np.isfinite(theirs).all():
             return None  # the untouched program's own loss is broken by then
-    return f"Loss {bad + 1} is {trial.losses[bad]}, the untouched program's are finite."
+    # As text: JSON has no number for it.
+    return fact("loss-turned-not-finite", number=bad + 1, loss=str(trial.losses[bad]))
 
 
-def _other_backwards(trial: LaunchTiming, untouched: Untouched) -> str | None:
+def _other_backwards(trial: LaunchTiming, untouched: Untouched) -> Evidence | None:
     def per_step(timing: LaunchTiming) -> float:
         steps = timing.iterations or untouched.warmup_steps + len(timing.step_s)
         return len(timing.losses) / steps
@@ -357,7 +389,7 @@ def _other_backwards(trial: LaunchTiming, untouched: Untouched) -> str | None:
     high = max(theirs)
     if low * (1 - BACKWARDS) <= ours <= high * (1 + BACKWARDS):
         return None
-    return f"{ours:.2g} backward passes in a step, {low:.2g} in the untouched program."
+    return fact("other-backwards", backwards=ours, untouched=low)
 
 
 def block_length(losses: int, backwards_per_step: float = 1.0) -> int:
@@ -388,8 +420,8 @@ def drift(ours: np.ndarray, theirs: np.ndarray, length: int) -> float:
     return float(np.where(apart > 0, apart / np.maximum(allowed, 1e-300), 0.0).max())
 
 
-def outside_envelope(ours: np.ndarray, runs: Sequence[np.ndarray], length: int) -> str | None:
-    """Return a clause that says where a run leaves the band that others span; None: it does not.
+def outside_envelope(ours: np.ndarray, runs: Sequence[np.ndarray], length: int) -> Evidence | None:
+    """Return where a run leaves the band that others span; None: it does not.
 
     `runs`: three or more with different seeds, as long as `ours`; `length`: losses in a block.
     """
@@ -409,10 +441,14 @@ def outside_envelope(ours: np.ndarray, runs: Sequence[np.ndarray], length: int) 
     if abs(distances[worst]) > FARTHEST:
         begin = worst * length
         apart = float(distances[worst])
-        far = f"Losses {begin + 1} to {begin + length} are {abs(apart):.0f}"
-    elif abs(trend) > FARTHEST_TREND:
-        apart = trend
-        far = f"The later losses are {abs(trend):.1f}"
-    else:
-        return None
-    return f"{far} standard deviations {'above' if apart > 0 else 'below'} those"
+        return fact(
+            "losses-above" if apart > 0 else "losses-below",
+            first=begin + 1,
+            last=begin + length,
+            deviations=abs(apart),
+            runs=len(runs),
+        )
+    if abs(trend) > FARTHEST_TREND:
+        ident = "later-losses-above" if trend > 0 else "later-losses-below"
+        return fact(ident, deviations=abs(trend), runs=len(runs))
+    return None

@@ -21,6 +21,7 @@ from torchdoctor.schema import (
     Trial,
     TriedCeiling,
     fact,
+    within,
 )
 from torchdoctor.schema.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 from torchdoctor.trials import compare
@@ -197,7 +198,7 @@ class Judgement:
             at_most=self.at_most(members),
             verdict=verdict,
             numerics=measured.numerics.classification,
-            numerics_reason=measured.numerics.reason,
+            numerics_why=measured.numerics.why,
             decisions=measured.numerics.decisions,
             risk=arm.facts.risk,
             peak_memory_bytes=None if memory is None else round(memory),
@@ -329,7 +330,7 @@ class Judgement:
             speedup=row.speedup,
             at_most=row.at_most,
             numerics=row.numerics,
-            numerics_reason=row.numerics_reason,
+            numerics_why=row.numerics_why,
             peak_memory_bytes=row.peak_memory_bytes,
             pairs=row.pairs,
             handed_out="patch" if measured.patched else "by-hand",
@@ -350,7 +351,7 @@ class Judgement:
         return PatchTrial(
             speedup=self.intervals[members],
             numerics=measured.numerics.classification,
-            numerics_reason=measured.numerics.reason,
+            numerics_why=measured.numerics.why,
             pairs=measured.patched,
         )
 
@@ -385,8 +386,8 @@ class Judgement:
         best = self.measured[members] if members else None
         if best is None or best.numerics.classification != "not-comparable":
             return []
-        reason = best.numerics.reason
-        return [fact("results-unchecked", fixes=best.arm.label, reason=reason)]
+        why = within(best.numerics.why)
+        return [fact("results-unchecked", fixes=best.arm.label, why=why)]
 
 
 def as_speedup(interval: LogInterval) -> Interval:

@@ -8,17 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from torchdoctor.schema import Evidence, fact
+
 _CHANCE = 1e-6  # labels that agree with a smaller chance than this agree for a reason
 _FEWEST = 8  # samples; fewer decide nothing
-
-# Reasons for inputs that differ under the same labels if workers prepare them.
-_AUGMENTED = "random augmentation in workers is seeded differently"
-_UNKNOWN = "random augmentation, or state that the dataset keeps, differs in workers"
-_STATEFUL = (
-    "though preparing them draws nothing from the random generators of torch, NumPy and Python: "
-    "samples are no function of their index, the dataset or what it calls keeps state that "
-    "workers do not share"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +49,7 @@ class SampleComparison:
     """
 
     state: str
-    sentence: str = ""
+    why: Evidence | None = None  # what it rests on
 
 
 def compare_samples(
@@ -76,12 +69,12 @@ def compare_samples(
     ours = list(trial[:length])
     theirs = runs[0][:length]
     if any(ours == b[:length] for b in runs):
-        return SampleComparison("same", f"the same {length} samples in the same order")
+        return SampleComparison("same", fact("samples-same", samples=length))
     if any(b[:length] != theirs for b in runs):
         return _where_order_varies(ours, [b[:length] for b in runs])
     extra = sum((Counter(ours) - Counter(theirs)).values())
     if extra == 0:
-        return SampleComparison("reordered", f"the same {length} samples in another order")
+        return SampleComparison("reordered", fact("samples-reordered", samples=length))
     if how.reorders:
         return _another_order(ours, theirs)
     labels = _labels(ours)
@@ -91,11 +84,11 @@ def compare_samples(
     everything = {f for b in (*runs, *seeds) for f in b}
     foreign = sum(f not in everything for f in ours)
     if repeated > 0:
-        fault = f"{repeated} of the first {length} samples are repeated"
+        fault = fact("samples-repeated", repeated=repeated, samples=length)
     elif foreign == 0:
-        fault = f"{extra} of the first {length} samples come in place of others"
+        fault = fact("samples-in-place-of-others", extra=extra, samples=length)
     else:
-        fault = f"{foreign} of the first {length} samples are not among the untouched program's"
+        fault = fact("samples-foreign", foreign=foreign, samples=length)
     return SampleComparison("corrupt", fault)
 
 
@@ -103,13 +96,11 @@ def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:
     """Compare samples that come in another order, of which only repeats can be told."""
     repeated = _repeats(ours) - _repeats(theirs)
     if repeated > 0:
-        fault = f"{repeated} of the first {len(ours)} samples are repeated"
+        fault = fact("samples-repeated", repeated=repeated, samples=len(ours))
         return SampleComparison("corrupt", fault)
     shared = sum((Counter(ours) & Counter(theirs)).values())
     return SampleComparison(
-        "reordered",
-        f"another order by design: {shared} of the first {len(ours)} samples are among "
-        "the untouched program's first",
+        "reordered", fact("samples-reordered-by-design", shared=shared, samples=len(ours))
     )
 
 
@@ -120,10 +111,9 @@ def _where_order_varies(ours: list[str], theirs: list[list[str]]) -> SampleCompa
     if repeated > 2 * usual + 0.05 * len(ours):
         return SampleComparison(
             "corrupt",
-            f"{repeated} of the first {len(ours)} samples are repeated, "
-            f"at most {usual} in the untouched program",
+            fact("samples-repeated-more", repeated=repeated, samples=len(ours), usual=usual),
         )
-    return SampleComparison("varies", "the program's own samples differ from run to run")
+    return SampleComparison("varies", fact("samples-vary"))
 
 
 def _same_labels(ours: list[str], theirs: list[str], how: Preparation) -> SampleComparison:
@@ -131,15 +121,15 @@ def _same_labels(ours: list[str], theirs: list[str], how: Preparation) -> Sample
     if inputs[0] > inputs[1]:
         return SampleComparison(
             "corrupt",
-            f"{inputs[0]} of the first {len(ours)} inputs are repeated under other labels",
+            fact("inputs-repeated", repeated=inputs[0], samples=len(ours)),
         )
-    sentence = "labels in the same order, inputs differ"
     if not how.elsewhere:
-        return SampleComparison("labels-same", sentence)
+        return SampleComparison("labels-same", fact("inputs-differ"))
     if how.draws_random is False:
-        return SampleComparison("stateful", f"{sentence}, {_STATEFUL}")
-    why = _AUGMENTED if how.draws_random else _UNKNOWN
-    return SampleComparison("labels-same", f"{sentence} ({why})")
+        return SampleComparison("stateful", fact("inputs-differ-by-state"))
+    if how.draws_random:
+        return SampleComparison("labels-same", fact("inputs-differ-by-augmentation"))
+    return SampleComparison("labels-same", fact("inputs-differ-in-workers"))
 
 
 def _labels(fingerprints: Sequence[str]) -> list[str]:

@@ -28,7 +28,6 @@ from torchdoctor.schema import (
     TriedCeiling,
     each_once,
     fact,
-    message,
     within,
 )
 from torchdoctor.schema import Evidence as Fact
@@ -264,9 +263,7 @@ class Search:
         measured = self._evidence.measured(arm, patched)
         if not results_may_stay(measured, self._settings.allowed):
             if not measured.numerics.needs_seeds:  # else that is open
-                reason = measured.numerics.reason
-                why = None if reason is None else message(reason)
-                self._patches.reject(members, arm, "changes-training", why)
+                self._patches.reject(members, arm, "changes-training", measured.numerics.why)
             return
         run_time = self._evidence.paired(arm)
         if run_time and median(run_time) <= WORTH:

@@ -221,8 +221,8 @@ class TrainingTrials:
         )
         if not tried.arm.alive or not tried.pairs:
             return self._without(blank, tried)
-        verdict, sentence, comparison = compare_losses(tried.pairs, self._per_step)
-        return replace(blank, verdict=verdict, sentence=_whole(sentence), comparison=comparison)
+        shown = compare_losses(tried.pairs, self._per_step)
+        return replace(blank, verdict=shown.verdict, why=[shown.why], comparison=shown.comparison)
 
     def _without(self, blank: TrainingTrial, tried: _Tried) -> TrainingTrial:
         arm = tried.arm
@@ -251,8 +251,3 @@ def _details(fix: str, timings: Sequence[LaunchTiming]) -> dict[str, Any]:
         if not isinstance(value, float) or math.isfinite(value)
     }
     return {name: value for name, value in finite.items() if isinstance(value, (int, str, float))}
-
-
-def _whole(text: str) -> str:
-    text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

@@ -274,7 +274,9 @@ def read_run(folder: Path) -> WatchedRun:
     """
     inside = folder / FOLDER if (folder / FOLDER).is_dir() else folder
     starts = [read for path in sorted(inside.glob("run-*.json")) if (read := _json(path, Start))]
-    stems = sorted(path.stem for path in inside.glob("*.json") if not path.name.startswith("run-"))
+    # Of host, process and start; the status.json of another run's folder names those as well.
+    described = [path for path in inside.glob("*-*.json") if not path.name.startswith("run-")]
+    stems = sorted(path.stem for path in described)
     logs = [_sound_log(log) for stem in stems if (log := read_process(inside, stem)) is not None]
     if not starts and not logs:
         raise FileNotFoundError(f"no watched run in {folder}")

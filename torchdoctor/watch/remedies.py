@@ -11,6 +11,13 @@ from torchdoctor.watch.recording import Process, Start
 from torchdoctor.watch.window import field_of, recording
 
 _OF_CALLS = ("forward", "other")  # what helps there tell facts of the calls, which `run` notes
+# Why fixes for programs that infer refuse one that trains.
+_FOR_INFERENCE = {
+    "program-trains",
+    "for-programs-that-infer",
+    "trains-use-larger-batch",
+    "weights-need-float32",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,8 @@ def remedies(
         touched = fix.touches(watched)
         if touched is not None and share_saved(touched) < LEAST_SHARE:
             continue
-        if process.infers and fix.refusal(watched) is not None:
+        refusal = fix.refusal(watched)
+        if refusal is not None and (process.infers or refusal.fact in _FOR_INFERENCE):
             continue
         fixes.append(ident)
         bounds.append(bound_of(touched))

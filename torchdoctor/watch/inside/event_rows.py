@@ -42,17 +42,30 @@ class EventRows:
     def __init__(self, rows):
         self._rows = rows
         keys = rows[1::NUMBERS]
-        self.keys = keys.tolist()
-        self.key_bytes = keys.tobytes()
+        self._keys = keys.tolist()
+        self.count = len(self._keys)
+        key_bytes = keys.tobytes()
+        self._key_bytes = key_bytes
         self.times = rows[2::NUMBERS].tolist()
         self.values = rows[3::NUMBERS].tolist()
-        self._halves = memoryview(self.key_bytes).cast("i")  # code, ident, code, ident, ...
+        self._halves = memoryview(key_bytes).cast("i")  # code, ident, code, ident, ...
 
-    def thread_and_event(self, at):
-        """Return an event's thread, and (code, ident, time, value)."""
+    def event(self, at):
+        """Return an event: (thread, code, ident, time, value)."""
         halves = self._halves
-        event = halves[2 * at], halves[2 * at + 1], self.times[at], self.values[at]
-        return self._rows[NUMBERS * at], event
+        thread = self._rows[NUMBERS * at]
+        return thread, halves[2 * at], halves[2 * at + 1], self.times[at], self.values[at]
+
+    def sequence_from(self, start):
+        """Return the sequence up to where the event at `start` comes again, and that place.
+
+        Where it does not come again the sequence is empty.
+        """
+        try:
+            end = self._keys.index(self._keys[start], start + 1)
+        except ValueError:
+            end = start
+        return self._key_bytes[KEY_BYTES * start : KEY_BYTES * end], end
 
     def after(self, start, end, codes):
         """Return (place from the start, code, ident) of events that have one of the codes.
@@ -69,7 +82,7 @@ class EventRows:
 
     def sequence(self, start, end):
         """Return what is equal for the same events in the same order."""
-        return self.key_bytes[KEY_BYTES * start : KEY_BYTES * end]
+        return self._key_bytes[KEY_BYTES * start : KEY_BYTES * end]
 
 
 def of_thread(rows, thread):

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from ...probe import step_log
 from ...steps import evidence
 from ...steps.rule import StepRule
-from .overlapping_calls import ANY_THREAD, are_of_others_too, calls_by_thread
+from .overlapping_calls import ANY_THREAD, calling_thread
 
 _FEWEST_CALLS = 5
 _LEAST_NS = 3_000_000_000
@@ -78,15 +78,14 @@ def decided(held, wanted, source_of, is_last):
     """Return the `Decision` that held events speak for, and the events that tell it; or None.
 
     `source_of(code, ident)`: of the rule. `is_last`: nothing follows, so that further calls of an
-    entry point are waited for no more. Calls that several threads make are of `ANY_THREAD`.
+    entry point are waited for no more. Calls that several threads make are of `ANY_THREAD`; of
+    those that one makes, but for a few, only its own count.
     """
-    calls = calls_by_thread((thread, code) for thread, code, _, _, _ in held)
-    if calls:
-        busiest = max(calls, key=calls.__getitem__)
-        if are_of_others_too(calls, busiest):
-            held = [(ANY_THREAD, *event) for _, *event in held]
-        else:  # others only warmed up
-            held = [event for event in held if event[0] == busiest]
+    thread = calling_thread((thread, code) for thread, code, _, _, _ in held)
+    if thread == ANY_THREAD:
+        held = [(ANY_THREAD, *event) for _, *event in held]
+    elif thread is not None:
+        held = [event for event in held if event[0] == thread]
     by_call = _leaning(held, wanted, source_of, BY_CALL)
     if by_call is not None and by_call.is_sure:
         return by_call, BY_CALL

@@ -13,6 +13,8 @@ from .event_rows import FORWARD_BITS
 ANY_THREAD = 0  # no thread's number
 BINS_PER_OCTAVE = 8  # of the time of a call in microseconds, plus one
 _SHARE = 0.1  # of the calls, in other threads, to count as calls of several threads
+_FEWEST_ELSEWHERE = 5  # calls of these: fewer may be chance
+_MOST_LOOKED_AT = round(_FEWEST_ELSEWHERE / _SHARE)  # calls, before the count begins anew
 _CALLS = {  # by the kind of what separates steps
     "forward": (step_log.FORWARD_BEGIN, step_log.FORWARD_END, FORWARD_BITS),
     "entry": (step_log.ENTRY_BEGIN, step_log.ENTRY_END, 0),
@@ -63,16 +65,55 @@ class OverlappingCalls:
         }
 
 
-def calls_by_thread(events):
-    """Return how many calls each thread begins; `events`: an iterable of (thread, code)."""
+class CallsElsewhere:
+    """Counts the calls in the thread that is followed, and those in others.
+
+    Not all calls are waited for: the count goes on until it tells something, then begins anew. So a
+    thread that takes the calls over is soon seen, however many the first one made before.
+    """
+
+    def __init__(self):
+        self._forget()
+
+    @property
+    def has_begun(self):
+        """Return whether a call of another thread was counted, so that all calls are."""
+        return self._elsewhere > 0
+
+    def _forget(self):
+        self._here = 0
+        self._elsewhere = 0
+
+    def are_many(self, followed, threads, codes):
+        """Take in events by their threads and codes; return whether to follow all threads.
+
+        Until then calls of other threads are dropped: up to four of them, or a tenth of all.
+        """
+        for thread, code in zip(threads, codes):  # noqa: B905 (Python 3.9)
+            if code in _BEGINS:
+                if thread == followed:
+                    self._here += 1
+                else:
+                    self._elsewhere += 1
+        calls = self._here + self._elsewhere
+        if self._elsewhere >= _FEWEST_ELSEWHERE and self._elsewhere > _SHARE * calls:
+            return True
+        if calls >= _MOST_LOOKED_AT:
+            self._forget()
+        return False
+
+
+def calling_thread(events):
+    """Return the thread that makes the calls, `ANY_THREAD` if several do; None: there are none.
+
+    `events`: an iterable of (thread, code).
+    """
     calls = {}
     for thread, code in events:
         if code in _BEGINS:
             calls[thread] = calls.get(thread, 0) + 1
-    return calls
-
-
-def are_of_others_too(calls, thread):
-    """Return whether calls by thread are so many in others that those of one thread are not all."""
+    if not calls:
+        return None
+    busiest = max(calls, key=calls.__getitem__)
     total = sum(calls.values())
-    return total - calls.get(thread, 0) > _SHARE * total
+    return ANY_THREAD if total - calls[busiest] > _SHARE * total else busiest

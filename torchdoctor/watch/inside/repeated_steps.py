@@ -5,11 +5,13 @@ and values only: its phases, and what the rule of steps learned from it, are tho
 A sequence holds the boundary that begins the step, and not the one that ends it. The value of a
 boundary is that of the step that it begins: it is taken in with the step before.
 
-One is kept, for the state of the program in which it began, if all of this holds:
+The first one is kept if all of this holds:
 - it was taken in event by event, from one boundary up to the next;
 - at both the program was in the same state (`StepUnderWay.state`), so that the same events lead
-  through the same phases, again and again;
+  through the same phases;
 - it was not odd: nothing happened in it that happens once, like an evaluation or a new shape.
+
+Another one is taken in by it only if it begins in the same state.
 
 What is kept is forgotten whenever events begin to mean something else: another decision on what
 separates steps, a model or a loader of which it turns out that it trains.
@@ -19,10 +21,13 @@ _MOST_KEPT = 256  # kinds of steps: a program whose steps all differ gains nothi
 
 
 class RepeatedSteps:
-    """What is known of steps by their sequence of events."""
+    """What is known of steps by their sequence of events.
+
+    That is a tuple of what `keep` is told: state, phases, telling events, learned.
+    """
 
     def __init__(self):
-        self.by_sequence = {}  # what `keep` got of each: (state, phases, telling, learned)
+        self.by_sequence = {}
         self.is_odd = False  # the step under way is no pattern for others
 
     def forget(self):
@@ -37,7 +42,7 @@ class RepeatedSteps:
     def keep(self, sequence, state, phases, telling, learned):
         """Keep a step: its phases, telling events, and how much the rule learned from it.
 
-        `state`: of `StepUnderWay`, where it began and where it ended.
+        `state`: in which it began and ended, as `StepUnderWay.state`.
         `phases`: after the boundary that begins it, and after each event up to the one that ends
         it. `telling`: (place, code, ident) of each event whose value counts, from the first one
         after that boundary (place 1) up to the boundary that ends it.

@@ -3,7 +3,8 @@
 from time import perf_counter_ns
 
 _BLOCK_NS = 500_000_000
-_FEWEST, _MOST = 10, 2_000  # steps of a block
+_FEWEST = 10  # steps of a block
+MOST_STEPS = 2_000
 _SLOW_STEP_NS = 100_000_000  # no hook costs anything beside such a step
 _FIRST_NS, _LAST_NS = 10_000_000_000, 120_000_000_000  # from one block to the next
 _SHARE = 0.1  # of the time so far, between these
@@ -44,7 +45,7 @@ class Rests:
         self._due_ns = now + min(_LAST_NS, max(_FIRST_NS, _SHARE * (now - self._began_ns)))
         if each_ns > _SLOW_STEP_NS or updates % steps:
             return  # of several batches that make one update, nobody could count the steps
-        block = min(_MOST, max(_FEWEST, _BLOCK_NS // max(each_ns, 1)))
+        block = min(MOST_STEPS, max(_FEWEST, _BLOCK_NS // max(each_ns, 1)))
         self._per_update = steps / updates
         self._wanted = max(1, round(block / self._per_update))
         self._update_steps = 0

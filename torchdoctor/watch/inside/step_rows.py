@@ -8,14 +8,15 @@ room, all steps share one, so that none is lost.
 
 from operator import add
 
-from . import layout
+from . import layout, resting
 
 THINNED_FROM = 1_000_000  # steps
 STEPS_PER_DETAIL = 150_000  # from there on a row covers this part of all steps so far
 _BRIEF_NS = 100_000  # shorter steps share a row
 _SHORTEST_ROW_NS = 1_000_000  # that they share
 _LONGEST_ROW_NS = 8_000_000_000  # a kill loses no more than this
-_MOST_IN_ROW = 60_000  # the column `steps` holds 65,535, and the last ones may be a block of steps
+# The column `steps` holds 65,535, and the last ones may be a block of steps without hooks.
+_MOST_IN_ROW = 65_535 - resting.MOST_STEPS
 _SLOW = 4.0  # times as long as its like
 # As many rows of several steps as there are at least for each row of one slow step; but for a few.
 _ROWS_PER_SLOW = 10
@@ -41,7 +42,7 @@ class StepRows:
         self._began_ns = now
         self._steps = 0
         self._rested_steps = 0  # of these, without hooks
-        self._rested_ns = 0
+        self._rested_ns = 0  # their time, which is all in the phase "other"
         self._flags = 0
         self._spent_ns = [0] * len(layout.PHASES)
         self._samples = 0.0
@@ -59,13 +60,13 @@ class StepRows:
             self._write(step.began_ns, step.number - step.steps)
         self._spent_ns = [*map(add, self._spent_ns, step.spent_ns)]
         self._steps += step.steps
-        if flags & layout.PROBE_OFF:
-            self._rested_steps += step.steps
-            self._rested_ns += step.spent_ns[layout.OTHER]
         self._flags |= flags
         self._samples += step.samples
         self._elements += step.elements
-        if self._flags & layout.PROBE_OFF and self._steps > step.steps:
+        if flags & layout.PROBE_OFF:
+            self._rested_steps += step.steps
+            self._rested_ns += step.spent_ns[layout.OTHER]
+        if self._flags & layout.PROBE_OFF and self._rested_steps < self._steps:
             # There was no room for the row before: not all of this one passed without hooks.
             self._flags = self._flags & ~layout.PROBE_OFF | layout.PROFILED
         if is_alone or self._is_full(step.number, now):
@@ -105,10 +106,13 @@ class StepRows:
         if steps < _MOST_IN_ROW and not is_last and not self._has_room():
             return
         phases_s = [spent_ns * 1e-9 for spent_ns in self._spent_ns]
-        self._count(steps, phases_s)
+        counted, seconds = self.totals
+        seconds = [*map(add, seconds, phases_s)]
+        seconds[layout.OTHER] -= self._rested_ns * 1e-9
+        self.totals = counted + steps - self._rested_steps, seconds
         row = self._pack(
             last_step,
-            min(steps, 65_535),
+            steps,
             self._flags,
             self._began_ns,
             *phases_s,
@@ -122,10 +126,3 @@ class StepRows:
             self._shared_rows += 1
             self._usual_ns = (until_ns - self._began_ns) / steps
         self.begin(until_ns)
-
-    def _count(self, steps, phases_s):
-        """Count the steps of a row that had hooks, and the seconds of their phases."""
-        hooked_s = phases_s[:]
-        hooked_s[layout.OTHER] -= self._rested_ns * 1e-9  # all of it is there
-        counted, seconds = self.totals
-        self.totals = counted + steps - self._rested_steps, [*map(add, seconds, hooked_s)]

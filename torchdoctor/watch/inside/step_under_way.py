@@ -84,7 +84,7 @@ class StepUnderWay:
         self.phase_ns = now  # when it began
         self._open = [0] * 5
         # Evaluations.
-        self._evaluating = _NOT
+        self._evaluating = _NOT  # or how the evaluation shows that the program is in
         self._evaluation_ns = 0  # when it began
         self._fetched = []  # places of the loaders fetched since the last forward
         self._feeding = []  # of those that the last forward had its batch from
@@ -106,15 +106,9 @@ class StepUnderWay:
         return self._open[:], self.phase, self._evaluating, self._fetched[:], self._feeding[:]
 
     def is_in(self, state):
-        """Return whether this is the state of the program; in each step, so nothing is copied."""
-        opened, phase, evaluating, fetched, feeding = state
-        return (
-            self.phase == phase
-            and self._open == opened
-            and self._evaluating == evaluating
-            and self._fetched == fetched
-            and self._feeding == feeding
-        )
+        """Return whether the program is in this state; asked at each step: nothing is copied."""
+        now = self._open, self.phase, self._evaluating, self._fetched, self._feeding
+        return now == state
 
     def begin_at(self, now):
         """Let the step begin here: what came before it belongs to no step."""

@@ -10,31 +10,23 @@ at the next one the step has ended, and becomes a row of the log, or a part of o
     work                                the buffer, taken in
     _hold                               until it is decided what a step is: events are kept, and
                                         given to the rule
-    _begin                              once it is: those that were kept are taken in
+    _begin_steps                        once it is: those that were kept are taken in
     _take_all                           from then on: from boundary to boundary
-        RepeatedSteps                   a step with the same events as an earlier one, at once
-        _take_step, _take               any other one, event by event
+        _take_known_steps               those with the same events as an earlier one, at once
+        _take_step                      any other one, event by event
+            _take                       an event
+                _take_boundary          where one step ends and the next one begins
     StepUnderWay                        gives each event's time to a phase, and takes its value
     StepRows                            gets each step that has ended, and writes rows
 
 Events of one thread count: that which trains, or calls the models; others' are dropped. Where
 several threads call them all count (`overlapping_calls`). The rule may decide anew at any event
-(`_found`). What was taken for inference is begun again with the first event by which something is
-learned (`_learn`).
-
-Words of the rule:
-    learned         how many backward passes and optimizer steps there were; `learn` counts one that
-                    no event tells, `repeat` those of a step that is taken in at once
-    bounded_at      how many these were at the last boundary
-    is_silent       boundaries are missing: the rule gathers evidence for another decision
-    leaning         what few events speak for, before it decides; `is_sure`: they are enough to
-                    name it
-    provisional     a leaning that stands for a decision until the rule makes one
+(`_found`); `steps.rule` explains its words, as a leaning or a provisional decision. What was taken
+for inference is begun again with the first event by which something is learned (`_begin_anew`).
 """
 
 from _thread import RLock, get_ident
 from array import array
-from operator import itemgetter
 from time import perf_counter_ns
 
 from ...probe import dynamo_frames, step_log
@@ -45,21 +37,20 @@ from .event_rows import (
     EXCHANGE,
     FLAG,
     FORWARD_BITS,
-    KEY_BYTES,
     MOST_ROWS,
     NEVER_ENDED,
     NEW_INPUT,
     ROWS_BITS,
     pack,
 )
-from .overlapping_calls import ANY_THREAD, OverlappingCalls, are_of_others_too, calls_by_thread
+from .held_events import HeldEvents
+from .overlapping_calls import ANY_THREAD, CallsElsewhere, OverlappingCalls
 from .repeated_steps import RepeatedSteps
 from .step_rows import StepRows
 from .step_under_way import TELLING, StepUnderWay
 
 _WORK_NS = 250_000_000  # from one look at what came to the next
 _PATIENCE_NS = 1_000_000_000  # how long that waits for a boundary: a step is taken in as a whole
-_MOST_HELD = 20_000  # events, until it is decided what a step is
 _LEAN_NS = 5_000_000_000  # from then on what few events speak for counts, until it is decided
 _EVENTS = {  # of the rule; `inferring` has those of a program that infers
     step_log.FETCH_BEGIN: evidence.FETCH,
@@ -78,23 +69,16 @@ _BOUNDING = {  # by the kind of what separates steps, the event that does
     "forward": step_log.FORWARD_BEGIN,
     "explicit": step_log.EXPLICIT_STEP,
 }
-_LEARNS = step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.GRADIENT_BEGIN
-_LEARNED = (  # after these the rule may have decided
+_LEARNING_BEGINS = step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.GRADIENT_BEGIN
+_MAY_DECIDE = (  # after these the rule may have decided
     step_log.BACKWARD_END,
     step_log.OPTIMIZER_END,
     step_log.GRADIENT_END,
     step_log.EXPLICIT_STEP,
 )
-_ENDS_STEP = step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP  # other boundaries begin one
+# The first boundary ends the first step if it is one of these, else it begins it.
+_ENDS_STEP = step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP
 _PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient within the loss: nothing is learned
-
-
-def _next_place(keys, key, since):
-    """Return where a key is again, from place `since` on; 0: nowhere."""
-    try:
-        return keys.index(key, since)
-    except ValueError:
-        return 0
 
 
 class StepLog:
@@ -110,7 +94,7 @@ class StepLog:
         self._on_event = on_event
         self._place_of = place_of
         self._wanted = wanted
-        self.at_boundary = []  # called with the time and the number of steps that have ended
+        self.at_boundary = []  # called in the thread that trains: time, steps that have ended
         self.on_found = lambda kind, place, again: None
         self.on_learning = self.on_infers = lambda now: None  # until steps are found
         self.has_compiled = lambda: False  # whether torch.compile did since it was last asked
@@ -124,7 +108,9 @@ class StepLog:
         # Events that came and were not taken in.
         self._rows = array("q")
         self._append = self._rows.frombytes
-        self._boundary = array("q")  # the row of the last boundary, if nothing came after it
+        # The row of a boundary that was the last one taken in: it is put before those that come, as
+        # a known step is told by its events from the boundary that begins it.
+        self._boundary = array("q")
         self.due_ns = now  # when the next look at them is
         self._working = RLock()  # of the thread that takes them in
         self._interrupted_ns = 0  # when the last copy or collection began
@@ -138,12 +124,12 @@ class StepLog:
         # What a step is.
         self._kinds = _EVENTS
         self._thread = None  # that trains; None: not decided, or not any more; or `ANY_THREAD`
-        self._held = []  # (thread, code, ident, time, value) until then
-        self._held_since_ns = None  # when the first one came; it may be dropped
+        self._held = HeldEvents()  # until then
+        self._calls_elsewhere = CallsElsewhere()
         self._decision = None  # of the rule, that was told last
         self._bounding = step_log.BACKWARD_END  # the event at which it is best to work
-        self._begun = False  # the first step has, with a boundary
-        self._follow(StepRule(self._wanted))
+        self._has_bounds = False  # the first boundary came
+        self._use_rule(StepRule(self._wanted))
 
     @property
     def step(self):
@@ -204,9 +190,9 @@ class StepLog:
         if self._thread is None:
             thread = get_ident()
             ident = model << FORWARD_BITS | flags
-            self._held.append((thread, step_log.FORWARD_BEGIN, ident, began_ns, 0))
-            self._held.append((thread, step_log.FORWARD_END, model, ended_ns, flags))
-            self._held.sort(key=itemgetter(3))  # by time
+            begin = thread, step_log.FORWARD_BEGIN, ident, began_ns, 0
+            end = thread, step_log.FORWARD_END, model, ended_ns, flags
+            self._held.add_earlier([begin, end])
 
     def exchanged(self, entry_ns, is_final, has_ended=True):
         """Note an exchange between ranks; the step's first, unless it is the gradients' own."""
@@ -224,17 +210,17 @@ class StepLog:
     def rested(self, steps, now, at_loader=False):
         """Note that so many steps ended without hooks, which become one row.
 
-        A boundary follows, or a loader begins.
+        The step under way is the first of them. A boundary follows, or a loader begins.
         """
         self.work()
         self._under_way.rested(steps, now)
         self._boundary = array("q")  # other steps came after it
         self.due_ns = 0  # the next boundary counts at once
         if at_loader and self._under_way.kind == "loader":
-            self._rule.repeat(0)
+            self._rule.add_known_step(0)
             self._under_way.end(now)  # the loader may be that of an evaluation
         else:
-            self._rule.learn()  # so that the next fetch is a boundary
+            self._rule.learned_unseen()  # so that the next fetch is a boundary
 
     @dynamo_frames.quietly
     def work(self):
@@ -246,145 +232,193 @@ class StepLog:
                 self._working.release()
 
     def _work(self):
-        added = self._rows
+        came = self._rows
         # Another thread may append meanwhile: from here on to the next buffer.
         self._rows = array("q")
         self._append = self._rows.frombytes
         if self._thread not in (None, ANY_THREAD):
-            of_thread = event_rows.of_thread(added, self._thread)
-            if self.infers and len(of_thread) < len(added) and self._is_called_elsewhere(added):
+            of_thread = event_rows.of_thread(came, self._thread)
+            if self.infers and self._is_called_elsewhere(came, len(of_thread) < len(came)):
                 self._follow_all_threads()
             else:
-                added = of_thread
-        if added and self._take_all(added):
-            # The program is at a boundary right now, as nothing has happened since. Where several
-            # threads call no moment is: there the hooks never rest, and nothing is profiled.
-            self._boundary = added[-event_rows.NUMBERS :]
+                came = of_thread
+        if not came:
+            return
+        rows = self._boundary + came
+        if self._take_all(event_rows.EventRows(rows), len(self._boundary) > 0):
+            self._boundary = rows[-event_rows.NUMBERS :]
+            self._tell_boundary()
+        else:
+            self._boundary = array("q")
+
+    def _tell_boundary(self):
+        """Call the functions of `at_boundary`, unless another thread takes the events in.
+
+        The thread of the steps is between two of them right now, as nothing has happened in it
+        since. No other thread knows such a moment, nor is there one where the calls of all count.
+        """
+        if get_ident() == self._thread:
             for function in self.at_boundary:
                 function(self._under_way.last_ns, self.step)
 
-    def _is_called_elsewhere(self, rows):
-        codes = rows[1 :: event_rows.NUMBERS].tolist()
-        threads = rows[:: event_rows.NUMBERS]
-        calls = calls_by_thread(zip(threads, map(event_rows.code_of, codes)))  # noqa: B905
-        return are_of_others_too(calls, self._thread)
+    def _is_called_elsewhere(self, rows, has_others):
+        if not has_others and not self._calls_elsewhere.has_begun:
+            return False
+        codes = map(event_rows.code_of, rows[1 :: event_rows.NUMBERS])
+        return self._calls_elsewhere.are_many(self._thread, rows[:: event_rows.NUMBERS], codes)
 
     def _follow_all_threads(self):
         """Let calls of all threads be steps: those of the first one are not all."""
         self._thread = ANY_THREAD
-        self._follow(StepRule(self._wanted, self._decision._replace(thread=ANY_THREAD)))
+        self._use_rule(StepRule(self._wanted, self._decision._replace(thread=ANY_THREAD)))
         self._decision = self._rule.decision
 
-    def _take_all(self, added):
-        """Take in rows, step by step; return whether the last one is a boundary."""
-        # The boundary that was taken in last comes first again: a step is known with both its ends.
-        events = event_rows.EventRows(self._boundary + added)
-        boundary_at = 0 if self._boundary else None  # that began the step; None: not among these
-        at = 0 if boundary_at is None else 1  # the next event
-        self._boundary = array("q")
-        has_compiled = self.has_compiled()
-        # Where rows of all threads are among these no sequence is a step's.
-        is_of_one_thread = self._thread not in (None, ANY_THREAD)
-        while at < len(events.keys):
-            end = None
-            ends_step = True
-            if boundary_at is not None and not has_compiled:
-                end = self._repeat_step(events, boundary_at, at)
-            if end is None:
-                end, ends_step = self._take_step(events, boundary_at, at, has_compiled)
-            boundary_at = end if ends_step and is_of_one_thread else None
-            at = end + 1
-        return boundary_at == len(events.keys) - 1
+    def _take_all(self, events, is_after_boundary):
+        """Take in events, step by step; return whether the last one is a boundary.
 
-    def _repeat_step(self, events, boundary_at, first):
-        """Take in a step at once if its events are those of a known one.
-
-        Returns the place of the boundary that ends it; None: it is to be taken in event by event.
-        `boundary_at`: where the boundary is that began it, right before the first event.
+        `is_after_boundary`: the first of them is the boundary that began the step under way. It was
+        taken in as the last one before: here it only tells how that step's sequence begins.
         """
-        if self._rule.is_silent:
-            return None  # each event may be the one by which the rule decides anew
-        # It ends where the event comes again with which it began. If that does not come the
-        # sequence is empty, and as no other.
-        end = _next_place(events.keys, events.keys[boundary_at], first)
-        sequence = events.key_bytes[KEY_BYTES * boundary_at : KEY_BYTES * end]
-        pattern = self._repeats.by_sequence.get(sequence)
-        if pattern is None:
-            return None
-        state, phases, telling, learned = pattern
-        if not self._under_way.is_in(state):
-            return None
-        self._rule.repeat(learned)
-        times = events.times[boundary_at : end + 1]
-        values = events.values[boundary_at : end + 1]
-        self._under_way.repeat(phases, telling, times, values)
-        return end
+        has_compiled = self.has_compiled()
+        at = 1 if is_after_boundary else 0  # the next event
+        # Where events of all threads are among these no sequence is a step's.
+        is_of_one_thread = self._thread not in (None, ANY_THREAD)
+        is_after_boundary = is_after_boundary and is_of_one_thread
+        while at < events.count:
+            if is_after_boundary and not has_compiled:
+                at = 1 + self._take_known_steps(events, at - 1)
+                if at == events.count:
+                    break
+            at, ends_step = self._take_step(events, at, is_after_boundary, has_compiled)
+            is_after_boundary = ends_step and is_of_one_thread
+        return is_after_boundary
 
-    def _take_step(self, events, boundary_at, first, has_compiled):
+    def _take_known_steps(self, events, boundary_at):
+        """Take in each step at once, as long as they are as earlier ones.
+
+        `boundary_at`: the place of the boundary that began the step under way, and was taken in.
+        Returns that of the last boundary, from which on the events are those of no known step.
+        """
+        rule = self._rule
+        under_way = self._under_way
+        while not rule.decides_anew:  # then it needs each event
+            sequence, end = events.sequence_from(boundary_at)
+            pattern = self._repeats.by_sequence.get(sequence)
+            if pattern is None:
+                break
+            state, phases, telling, learned = pattern
+            if not under_way.is_in(state):
+                break
+            rule.add_known_step(learned)
+            times = events.times[boundary_at : end + 1]
+            under_way.repeat(phases, telling, times, events.values[boundary_at : end + 1])
+            boundary_at = end
+        return boundary_at
+
+    def _take_step(self, events, first, is_after_boundary, has_compiled):
         """Take in events one by one, from the first up to and with a boundary.
 
-        Returns the place of the last one, and whether that is a boundary.
-        `boundary_at`: where the boundary is that began the step, right before the first; None: it
-        is not among these.
+        Returns the place after the last one, and whether that is a boundary. `is_after_boundary`:
+        right before the first one is the boundary that began the step, so that this may be kept for
+        others that are like it.
         """
         under_way = self._under_way
         self._repeats.is_odd = False
         state = under_way.state()
         learned_before = self._rule.learned
         phases = [under_way.phase]
-        last = len(events.keys) - 1
-        at = first - 1
+        last = events.count - 1
+        at = first
         ends_step = False
-        while at < last and not ends_step:
-            at += 1
+        while at <= last and not ends_step:
             if has_compiled and at == last:
                 # Nobody knows in which step: in the longest, and `work` comes soon after that.
                 under_way.flags |= layout.RECOMPILED
-            ends_step = self._take_event(*events.thread_and_event(at))
+            ends_step = self._take(*events.event(at))
             phases.append(under_way.phase)
-        is_whole = ends_step and boundary_at is not None
+            at += 1
+        is_whole = ends_step and is_after_boundary
         if is_whole and self._repeats.may_keep() and under_way.is_in(state):
-            telling = events.after(boundary_at, at, TELLING)
-            learned = self._rule.learned - learned_before
-            sequence = events.sequence(boundary_at, at)
-            self._repeats.keep(sequence, state, phases, telling, learned)
+            begin = first - 1
+            end = at - 1
+            self._repeats.keep(
+                events.sequence(begin, end),
+                state,
+                phases,
+                events.after(begin, end, TELLING),
+                self._rule.learned - learned_before,
+            )
         return at, ends_step
 
-    def _take_event(self, thread, event):
-        """Take in one event; return whether it ends a step."""
-        if self._thread is None:
-            self._hold(thread, *event)
+    def _take(self, thread, code, ident, now, value):
+        """Take in an event; return whether it ends a step."""
+        if thread != self._thread:
+            return self._take_of_other(thread, code, ident, now, value)
+        if code in _LEARNING_BEGINS and self.infers:
+            self._begin_anew(thread, code, ident, now, value)
             return False
-        if self._thread == ANY_THREAD:
-            return self._take_of_any(thread, *event)
-        return thread == self._thread and self._take(thread, *event)
+        is_boundary = self._tell_rule(thread, code, ident, now)
+        if self._rule.decision is not self._decision:
+            self._found(self._rule.decision, again=True)
+        if not is_boundary:
+            self._under_way.take(code, ident, now, value)
+            return False
+        ends_step = self._has_bounds or code in _ENDS_STEP
+        self._has_bounds = True
+        if ends_step:
+            self._take_boundary(code, ident, now, value)
+        else:  # the first boundary, which begins the first step
+            self._under_way.begin_at(now)
+            self._under_way.spent_ns = [0] * len(layout.PHASES)
+            self._under_way.take(code, ident, now, value)
+        return ends_step
+
+    def _take_of_other(self, thread, code, ident, now, value):
+        """Take in an event that is not of the one thread that counts, as `_take`."""
+        if self._thread is None:
+            self._hold(thread, code, ident, now, value)
+            return False
+        if self._thread != ANY_THREAD:
+            return False
+        if code in _LEARNING_BEGINS and self.infers:
+            self._begin_anew(thread, code, ident, now, value)
+            return False
+        self.overlapping.take(thread, code, ident, now)
+        # Threads note their events in nearly but not always the order of time.
+        return self._take(ANY_THREAD, code, ident, max(now, self._under_way.last_ns), value)
+
+    def _take_boundary(self, code, ident, now, value):
+        """End the step under way at a boundary.
+
+        That is the last event of this step, or the first one of the next step.
+        """
+        if code == step_log.OPTIMIZER_END:
+            self._under_way.take(code, ident, now, value)
+            self._under_way.end(now)
+        else:
+            self._under_way.end(now)
+            self._under_way.take(code, ident, now, value)
 
     def _hold(self, thread, code, ident, now, value):
         """Keep an event until it is decided what a step is; it may decide that.
 
-        The older half is dropped where too many are kept: their steps get no row, but the rule has
-        counted them. After some seconds what few events speak for counts until it is decided.
+        After some seconds what few events speak for counts until it is decided.
         """
-        held = self._held
-        if len(held) >= _MOST_HELD:
-            del held[: _MOST_HELD // 2]
-        if self._held_since_ns is None:
-            self._held_since_ns = now
-        held.append((thread, code, ident, now, value))
-        self._give(thread, code, ident, now)
-        if code not in _LEARNED:
+        self._held.add((thread, code, ident, now, value))
+        self._tell_rule(thread, code, ident, now)
+        if code not in _MAY_DECIDE:
             return
         self.on_learning(now)
         if self._rule.decision is not None:
-            self._begin(self._rule.decision, provisional=False)
+            self._begin_steps(self._rule.decision, provisional=False)
             return
-        if now - self._held_since_ns <= _LEAN_NS:
+        if now - self._held.since_ns() <= _LEAN_NS:
             return
         leaning = self._rule.leaning(thread)
         if leaning is not None and leaning.is_sure:
-            self._begin(leaning, provisional=True)
+            self._begin_steps(leaning, provisional=True)
 
-    def _give(self, thread, code, ident, now):
+    def _tell_rule(self, thread, code, ident, now):
         """Give the rule an event; return whether it separates two steps."""
         kind = self._kinds.get(code)
         if kind is None or (kind == evidence.GRADIENT and ident == _PARTIAL):
@@ -397,27 +431,26 @@ class StepLog:
             return self._place_of(ident)
         return ident >> FORWARD_BITS if code == step_log.FORWARD_BEGIN else ident
 
-    def _follow(self, rule):
+    def _use_rule(self, rule):
         """Let a rule separate steps from here on."""
         self._rule = rule
         self._under_way.rule = rule
 
-    def _begin(self, decision, provisional):
+    def _begin_steps(self, decision, provisional):
         """Take in all held events of the thread that trains, now that it is known what a step is.
 
-        `provisional`: the first real decision of the rule takes its place.
+        `provisional`: it was a leaning, and the first real decision of the rule takes its place.
         """
-        held = self._held
-        self._held = []
-        self._held_since_ns = None
+        held = self._held.take()
         self._thread = decision.thread
-        self._follow(StepRule(self._wanted, decision, provisional))
+        self._calls_elsewhere = CallsElsewhere()
+        self._use_rule(StepRule(self._wanted, decision, provisional))
         self._found(decision, again=self.step > 0)
         first_ns = held[0][3]
         self._under_way.begin_at(first_ns)
         self._under_way.phase_ns = first_ns
-        for thread, *event in held:
-            self._take_event(thread, event)
+        for event in held:
+            self._take(*event)
 
     def _found(self, decision, again):
         """Note what separates steps; `again`: something else did before."""
@@ -434,37 +467,6 @@ class StepLog:
         self._repeats.forget()
         self.on_found(kind, place, again)
 
-    def _take_of_any(self, thread, code, ident, now, value):
-        """Take in an event of a program whose calls come from several threads, as `_take`."""
-        self.overlapping.take(thread, code, ident, now)
-        # Threads note their events in nearly but not always the order of time.
-        return self._take(thread, code, ident, max(now, self._under_way.last_ns), value)
-
-    def _take(self, thread, code, ident, now, value):
-        """Take in an event of a thread that is followed; return whether it ends a step."""
-        if code in _LEARNS and self.infers:
-            self._learn(thread, code, ident, now, value)
-            return False
-        ends_step = self._give(self._thread, code, ident, now)
-        if self._rule.decision is not self._decision:
-            self._found(self._rule.decision, again=True)
-        under_way = self._under_way
-        if ends_step and not self._begun:
-            self._begun = True
-            if code not in _ENDS_STEP:
-                ends_step = False  # it begins the first step
-                under_way.begin_at(now)
-                under_way.spent_ns = [0] * len(layout.PHASES)
-        # The end of an optimizer's step belongs to the step that it ends, any other boundary to the
-        # step that it begins.
-        is_last = code == step_log.OPTIMIZER_END
-        if ends_step and not is_last:
-            under_way.end(now)
-        under_way.take(code, ident, now, value)
-        if ends_step and is_last:
-            under_way.end(now)
-        return ends_step
-
     def infer(self, is_last=False):
         """Take what came for calls of models that nothing is learned from; True: that is decided.
 
@@ -472,28 +474,29 @@ class StepLog:
         """
         with self._working:
             self.work()
-            if self._thread is not None or self._rule.leaning() is not None or not self._held:
+            if self._thread is not None or not self._held.events:
                 return self.infers
-            decided = inferring.decided(self._held, self._wanted, self._source, is_last)
+            if self._rule.leaning() is not None:
+                return self.infers  # something is learned
+            decided = inferring.decided(self._held.events, self._wanted, self._source, is_last)
             if decided is not None:
-                last_ns = self._held[-1][3]
+                last_ns = self._held.events[-1][3]
                 self.on_infers(last_ns)
                 decision, self._kinds = decided
                 self._under_way.infers = True
-                self._begin(decision, provisional=False)
+                self._begin_steps(decision, provisional=False)
             return self.infers
 
-    def _learn(self, thread, *event):
+    def _begin_anew(self, thread, *event):
         """Begin anew with an event by which something is learned: it was an evaluation."""
         self._thread = None
-        self._held = []
-        self._held_since_ns = None
+        self._held.clear()
         self._kinds = _EVENTS
         self._under_way.infers = False
         self._decision = None
         self._bounding = step_log.BACKWARD_END
-        self._begun = False
-        self._follow(StepRule(self._wanted))
+        self._has_bounds = False
+        self._use_rule(StepRule(self._wanted))
         self._repeats.forget()
         self._hold(thread, *event)
 
@@ -507,14 +510,14 @@ class StepLog:
             if leaning is None:
                 self.infer(is_last=True)
             elif leaning.is_sure:
-                self._begin(leaning, provisional=True)
+                self._begin_steps(leaning, provisional=True)
 
     def end(self):
         """End the last step with its last event, as no boundary follows; write its row."""
         self.settle()
         kind = self._under_way.kind
-        has_learned = self._rule.learned > self._rule.bounded_at
-        is_begun = self._begun and kind in ("backward", "entry", "forward")
+        has_learned = self._rule.learned > self._rule.learned_at_boundary
+        is_begun = self._has_bounds and kind in ("backward", "entry", "forward")
         if (kind == "loader" and has_learned) or is_begun:
             self._under_way.end(self._under_way.last_ns)
         if self._thread is not None:
