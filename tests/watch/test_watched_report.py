@@ -118,7 +118,7 @@ def test_a_run_without_a_step_says_so(tmp_path: Path) -> None:
     summary = summary_of(read_run(tmp_path))
     assert summary.status == "no step" and summary.ending[-1].fact == "no-step"
     said = of_fact(summary.ending[-1]).split(".")[0]
-    assert end_report.rendered(tmp_path, "terminal").count(said) == 1
+    assert " ".join(end_report.rendered(tmp_path, "terminal").split()).count(said) == 1
     passed_s = 90
     lines = frame(read_run(tmp_path), NOW_S + passed_s, 80, 24, None)
     assert any(duration(passed_s) in line for line in lines[1:]), "how long it has been so"

@@ -122,8 +122,8 @@ SUMMARIES = {
     "the log: they count in all numbers and rates, and their time is divided among the phases as "
     "that of the others.",
     "program-runs": "The program is running; this is what is known so far.",
-    "no-step": "No training step was seen, and no calls of a model that tell what a step is: "
-    "torchdoctor.step() marks the steps by hand.",
+    "no-step": "No training step was seen, nor calls of a model that tell what a step is. The "
+    "steps can be marked by hand: torchdoctor.step().",
     "no-step-watched": "No training step was seen ({reason}).",
 }
 STEPS = {  # what a step is
