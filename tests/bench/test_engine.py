@@ -201,12 +201,10 @@ def test_a_turn_that_never_ends_is_a_failure_or_after_pairs_that_ran_repeated(
 
 def test_a_fix_that_was_not_applied_is_refused() -> None:
     for state, why in (
-        ("refused", fact("refused-in-program", fix="amp", message="No GPU.")),
+        ("refused", fact("no-gpu-here")),
         ("pending", fact("found-nothing", fix="amp")),
     ):
-        fixes = [
-            AppliedFix(fix="amp", state=state, reason="No GPU." if state == "refused" else None)
-        ]
+        fixes = [AppliedFix(fix="amp", state=state, why=why if state == "refused" else None)]
         program = Program(beside={"amp": lambda arm, _, fixes=fixes: timing(arm, fixes=fixes)})
         assert engine_of(program).pair(AMP) == Failed(name="amp", why=why, kind="refused")
 

@@ -33,7 +33,7 @@ def test_a_library_that_cannot_be_loaded_is_no_allocator(tmp_path: Path) -> None
     ran = run_with(TRAINS, {"allocator": {"LD_PRELOAD": "/nowhere/libjemalloc.so.2"}}, tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.applied["allocator"]["state"] == "refused"
-    assert "libjemalloc" in ran.applied["allocator"]["reason"]
+    assert "libjemalloc" in ran.applied["allocator"]["why"]["values"]["library"]
 
 
 def test_no_allocator_is_tried_where_one_is_preloaded() -> None:

@@ -252,7 +252,8 @@ def test_loader_settings_are_switched_where_a_second_loader_can_be_had() -> None
 
     assert switched() and switched("prefetch-factor", loader={"num_workers": 2})
     assert not switched("persistent-workers"), "it gains where an epoch begins"
-    assert not switched(loader={"no_second": "own iterator"}), "no second one is made"
+    none_beside = {"no_second": {"fact": "own-way-of-batches"}}
+    assert not switched(loader=none_beside), "no second one is made"
     assert not switched(loader=None)
     # 60 batches in 12 epochs, of 1 s or 2 s each.
     assert switched(loader={"iterators": 12}, mean_s=2.0)
@@ -645,7 +646,7 @@ def test_a_cache_is_offered_untried_where_launches_end_within_the_first_epoch() 
         check = SampleCheck(loader=0, samples=8, **found)
         return replace(first, processes=[replace(first.main, sample_check=check)])
 
-    random = checked(same=False, reason="The data set draws random numbers.")
+    random = checked(same=False, why=fact("draws-random-numbers"))
     assert refused("decoded-cache", random) == "first-epoch-alone"
     same = checked(same=True)
     assert fix.refuses(same) is None and fix.by_hand(same)
@@ -653,7 +654,7 @@ def test_a_cache_is_offered_untried_where_launches_end_within_the_first_epoch() 
     second = recording(loader={"samples": 320, "dataset_length": 5000, "iterators": 2})
     assert not fix.by_hand(second)
     assert "Not measured" not in fix.instruction({}, second)
-    check = SampleCheck(loader=0, samples=8, same=False, reason="It draws random numbers.")
+    check = SampleCheck(loader=0, samples=8, same=False, why=fact("draws-random-numbers"))
     drawn = replace(second, processes=[replace(second.main, sample_check=check)])
     assert refused("decoded-cache", drawn) == "samples-must-not-be-kept", "no trial is wasted on it"
 

@@ -44,7 +44,7 @@ def test_without_the_fix(ident: str, tmp_path: Path) -> None:
 def test_with_the_fix(ident: str, tmp_path: Path) -> None:
     ran = run_example(ident, tmp_path, fixed=True)
     if lack := FIXES[ident].lack(recording({"environment": {"torch": torch.__version__}})):
-        assert ran.applied[ident]["state"] == "refused" and ran.applied[ident]["reason"]
+        assert ran.applied[ident]["state"] == "refused" and ran.applied[ident]["why"]
         pytest.skip(lack)
     assert ran.applied[ident]["state"] == "applied", ran.applied
     assert ran.stdout == EXAMPLES[ident].with_fix
@@ -57,8 +57,8 @@ def test_with_the_fix(ident: str, tmp_path: Path) -> None:
 def test_refused_in_the_program_without_a_gpu(ident: str, tmp_path: Path) -> None:
     ran = run_example(ident, tmp_path, fixed=True)
     assert ran.applied[ident]["state"] == "refused"
-    reason = ran.applied[ident]["reason"]
-    assert "CUDA" in reason or "GPU" in reason
+    sentence = FIXES[ident].sentences[ran.applied[ident]["why"]["fact"]]
+    assert "CUDA" in sentence or "GPU" in sentence
     assert ran.stdout == EXAMPLES[ident].without
 
 
@@ -69,7 +69,7 @@ def test_refused_in_the_program_without_a_gpu(ident: str, tmp_path: Path) -> Non
 def test_with_the_fix_on_a_gpu(ident: str, tmp_path: Path) -> None:
     ran = run_example(ident, tmp_path, fixed=True)
     if lack := FIXES[ident].lack(recording({"environment": {"torch": torch.__version__}})):
-        assert ran.applied[ident]["state"] == "refused" and ran.applied[ident]["reason"]
+        assert ran.applied[ident]["state"] == "refused" and ran.applied[ident]["why"]
         pytest.skip(lack)
     assert ran.applied[ident]["state"] == "applied", ran.applied
     assert ran.stdout == EXAMPLES[ident].with_fix

@@ -127,30 +127,30 @@ def test_a_step_whose_gradients_overflow_is_left_out_and_the_scale_is_halved(
 
 
 UNSAFE = {
-    "GradScaler": """
+    "scales-gradients-itself": """
 scaler = torch.amp.GradScaler("cpu")
 for _ in range(3):
     scaler.scale(model(x).float().mean()).backward()
     scaler.step(optimizer); scaler.update(); optimizer.zero_grad()
 """,
-    "create_graph": """
+    "backward-differentiated": """
 for _ in range(3):
     model(x).float().square().mean().backward(create_graph=True)
     optimizer.step(); optimizer.zero_grad()
 """,
-    "no optimizer": """
+    "no-optimizer-to-hold-back": """
 import gc
 del optimizer; gc.collect()
 for _ in range(3):
     model(x).float().mean().backward()
 """,
-    "Gradients of the inputs": """
+    "gradients-of-inputs": """
 for _ in range(3):
     attacked = x.clone().requires_grad_()
     model(attacked).float().mean().backward()
     optimizer.step(); optimizer.zero_grad()
 """,
-    "closure": """
+    "gradients-within-step": """
 def closure():
     optimizer.zero_grad()
     loss = model(x).float().mean()
@@ -173,7 +173,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ran = float16(setup + UNSAFE[why], tmp_path)
     applied = ran.applied["mixed-precision"]
     assert applied["state"] == "refused", applied
-    assert why in applied["reason"]
+    assert applied["why"]["fact"] == why
 
 
 LOOP = """import torch

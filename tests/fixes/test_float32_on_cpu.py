@@ -28,7 +28,7 @@ class Program:
     def at(self, *_: object) -> None:
         """Leave the arguments of calls as they are."""
 
-    def set_reason(self, reason: str) -> None:
+    def set_reason(self, fact: str) -> None:
         """Take no note of it."""
 
     def applied(self) -> None:

@@ -19,7 +19,7 @@ from torchdoctor.schema import process
 
 
 class Refused(Exception):
-    """The fix does not apply, with the reason that the user reads."""
+    """The fix does not apply."""
 
 
 class Program:
@@ -35,20 +35,23 @@ class Program:
         self.begin = begin
         self.undo = undo
 
-    def set_reason(self, reason: str) -> None:
+    def set_reason(self, fact: str) -> None:
         """Take no note of it."""
 
     def applied(self, layers: int) -> None:
         self.layers = layers
 
-    def refuse(self, reason: str) -> None:
-        raise Refused(reason)
+    def reason(self, fact: str, **values: str) -> dict[str, Any]:
+        return {"fact": fact, "values": values}
 
-    def guarded(self, function: Callable[[str], None], reason: str) -> None:
-        try:
-            function(reason)
-        except Refused as refused:
-            self.failed = str(refused)
+    def refuse(self, fact: str) -> None:
+        raise Refused(fact)
+
+    def refuse_for(self, why: dict[str, Any]) -> None:
+        self.failed = str(why)
+
+    def guarded(self, function: Callable[[Any], None], why: Any) -> None:
+        function(why)
 
 
 def net() -> torch.nn.Sequential:

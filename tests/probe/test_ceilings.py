@@ -129,7 +129,7 @@ def untouched(folder: Path, script: str) -> list[dict[str, Any]]:
 def applied(ran: Probed) -> None:
     (fix,) = ran.main["fixes"]
     assert ran.stopped_by == "done" and ran.said() == [], ran.stderr
-    assert (fix["state"], fix["reason"]) == ("applied", None)
+    assert (fix["state"], fix["why"]) == ("applied", None)
 
 
 def without(rows: list[dict[str, Any]], on: list[int], *names: str) -> list[tuple[Any, ...]]:
@@ -248,7 +248,7 @@ def test_copies_to_a_device_are_answered_with_what_is_there(tmp_path: Path) -> N
 def test_a_program_that_changes_what_was_copied_is_refused(tmp_path: Path) -> None:
     ran = run(tmp_path, body("x.to('meta').add_(1)"), "device-batches")
     (fix,) = ran.main["fixes"]
-    assert fix["state"] == "refused" and "in place" in fix["reason"]
+    assert fix["state"] == "refused" and fix["why"]["fact"] == "result-changed-in-place"
     assert ran.stopped_by == "done", "the program went on"
 
 
@@ -329,7 +329,7 @@ def test_inputs_of_ever_other_shapes_are_refused(tmp_path: Path) -> None:
     script = script.replace("- x.mean()", "- 1.0")
     ran = run(tmp_path, script, "model-skipped", block_steps=10)
     (fix,) = ran.main["fixes"]
-    assert fix["state"] == "refused" and "shapes" in fix["reason"]
+    assert fix["state"] == "refused" and fix["why"]["fact"] == "input-shapes-vary"
     assert ran.stopped_by == "done"
 
 
@@ -341,5 +341,5 @@ def test_a_generator_of_batches_cannot_be_answered(tmp_path: Path) -> None:
     settings = {"file": str(tmp_path / "train.py"), "function": "get_batch"}
     ran = run(tmp_path, script, "batch-function", settings, boundary="optimizer")
     (fix,) = ran.main["fixes"]
-    assert fix["state"] == "refused" and "generator" in fix["reason"], ran.stderr
+    assert fix["state"] == "refused" and fix["why"]["fact"] == "generator-prepares", ran.stderr
     assert ran.stopped_by == "done"

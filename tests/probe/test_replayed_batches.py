@@ -56,7 +56,7 @@ def test_epochs_end_as_ever_and_the_place_in_the_data_is_kept(tmp_path: Path) ->
     script = MODEL + EPOCHS
     ran = run(tmp_path, script, "loader-batches", {"loader": 0}, block_steps=24)
     (fix,) = ran.main["fixes"]
-    assert ran.said() == [] and (fix["state"], fix["reason"]) == ("applied", None), ran.stderr
+    assert ran.said() == [] and (fix["state"], fix["why"]) == ("applied", None), ran.stderr
     on, rows = on_in_iterations(ran), rows_of(tmp_path)
     within = [row["ends"] for one, row in zip(on, rows, strict=False) if one == 1]
     assert len(within) >= 2 * 24 and within[-1] - within[0] >= 4
@@ -79,7 +79,7 @@ def test_one_of_two_loaders_is_not_the_loader(tmp_path: Path) -> None:
     script = MODEL + WITH_KEYS.replace("LOOP", TWO)
     ran = run(tmp_path, script, "loader-batches", {"loader": 1}, boundary="optimizer")
     (fix,) = ran.main["fixes"]
-    assert fix["state"] == "refused" and "elsewhere" in fix["reason"]
+    assert fix["state"] == "refused" and fix["why"]["fact"] == "batches-from-elsewhere"
 
 
 def replayed(batch: Any) -> Replayed:

@@ -15,20 +15,23 @@ GB = 10**9
 
 def test_this_process_fits_beside_itself_but_not_a_million_times() -> None:
     assert spare_memory.lacking(0, 1000) is None
-    reason = spare_memory.lacking(10**6, 0)
-    assert reason is not None and "1000000" in reason, "so many workers"
+    why = spare_memory.lacking(10**6, 0)
+    assert why is not None and why["values"]["workers"] == 10**6, "so many workers"
 
 
 @pytest.mark.parametrize(
-    ("workers", "ready", "said"),
+    ("workers", "ready", "lacking"),
     [
         (4, 0, None),
-        (6, 0, "6 more workers could take 12.0 GB of memory, and 10.0 GB are free."),
-        (1, 2 * GB, "2.00 GB would lie ready in shared memory, and 1.00 GB are free."),
+        (6, 0, ("no-memory-for-workers", {"workers": 6, "needed_gb": 12.0, "free_gb": 10.0})),
+        (1, 2 * GB, ("no-shared-memory", {"ready_gb": 2.0, "free_gb": 1.0})),
     ],
 )
 def test_each_worker_may_copy_all_that_the_process_holds(
-    workers: int, ready: int, said: str | None, monkeypatch: pytest.MonkeyPatch
+    workers: int,
+    ready: int,
+    lacking: tuple[str, dict[str, float]] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     figures = {"MemAvailable": 50 * GB, "RssAnon": 2 * GB}
     known: dict[str, Any] = {
@@ -38,5 +41,5 @@ def test_each_worker_may_copy_all_that_the_process_holds(
     }
     for name, function in known.items():
         monkeypatch.setattr(spare_memory, name, function)
-    found = spare_memory.lacking(workers, ready)
-    assert found is None if said is None else found is not None and found.endswith(said)
+    why = spare_memory.lacking(workers, ready)
+    assert (None if why is None else (why["fact"], why["values"])) == lacking

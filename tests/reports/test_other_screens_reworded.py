@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import string
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -219,6 +220,10 @@ def test_the_same_facts_stand_at_the_same_places_however_they_are_worded(
     assert list(dict.fromkeys(again)) == list(dict.fromkeys(named))
 
 
+IN_PROGRAM = ("refuse", "set_reason", "give_up", "reason")  # calls in the user's process
+MAKES_FACT = ("fact", "_remark", "changed", "grown", "NotKeptError", *IN_PROGRAM)
+
+
 def made_facts(room: str) -> Iterator[str]:
     """Yield the names of the facts and remarks that the files of a room make."""
     for path in (PACKAGE / room).rglob("*.py"):
@@ -231,13 +236,17 @@ def facts_made_by(path: Path) -> Iterator[str]:
             continue
         called = getattr(call.func, "id", getattr(call.func, "attr", ""))
         named = [x.value for x in call.keywords if x.arg == "fact"]
-        if called in ("fact", "_remark", "changed", "grown") and call.args:
+        if called in MAKES_FACT and call.args:
             named.append(call.args[0])
         if called == "changed_itself":
             named.append(call.args[1])
         for node in named:
-            parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
-            yield from (x.value for x in parts if isinstance(x, ast.Constant))
+            yield from facts_named(node)
+
+
+def facts_named(node: ast.expr) -> Iterator[str]:
+    parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
+    yield from (x.value for x in parts if isinstance(x, ast.Constant) and isinstance(x.value, str))
 
 
 @pytest.mark.parametrize("room", ["watch", "compare", "gate"])
@@ -261,11 +270,34 @@ def test_each_doubt_has_a_template(room: str) -> None:
 @pytest.mark.parametrize("file", sorted((PACKAGE / "fixes").rglob("*.py")), ids=lambda x: x.stem)
 def test_each_reason_of_a_fix_has_a_template(file: Path) -> None:
     """A fix has its own in its file; what several say is worded in the reports."""
-    spec = catalogue.fixes().get(file.stem.replace("_", "-"))
+    ident = file.stem.replace("_", "-")
+    spec = catalogue.fixes().get(ident) or catalogue.ceilings().get(ident)
     of_file = catalogue.fixes().values() if spec is None else [spec]  # a part of several
     own = {ident for fix in of_file for ident in fix.sentences}
-    for ident in facts_made_by(file):
-        assert ident in own or verdict.template(None, ident), ident
+    for made in facts_made_by(file):
+        assert made in own or verdict.template(None, made), made
+
+
+def test_each_reason_given_in_the_user_s_process_has_a_template() -> None:
+    """And each template is of one that is given there: by the probe, or by several fixes."""
+    by_probe = set(made_facts("probe"))
+    assert by_probe and by_probe <= set(remarks.IN_PROGRAM), by_probe - set(remarks.IN_PROGRAM)
+    assert set(remarks.IN_PROGRAM) <= by_probe | set(made_facts("fixes"))
+
+
+@pytest.mark.parametrize("file", sorted((PACKAGE / "fixes").rglob("*.py")), ids=lambda x: x.stem)
+def test_a_reason_in_the_user_s_process_holds_the_values_of_its_template(file: Path) -> None:
+    ident = file.stem.replace("_", "-")
+    spec = catalogue.fixes().get(ident) or catalogue.ceilings().get(ident)
+    sentences = dict(remarks.IN_PROGRAM) | dict(spec.sentences if spec is not None else {})
+    for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        called = getattr(call.func, "attr", "") if isinstance(call, ast.Call) else ""
+        if called not in IN_PROGRAM or not isinstance(call, ast.Call) or not call.args:
+            continue
+        for name in facts_named(call.args[0]):
+            wanted = {field for _, field, _, _ in string.Formatter().parse(sentences[name])}
+            given = {keyword.arg for keyword in call.keywords}
+            assert wanted - {None} <= given, (name, wanted, given)
 
 
 @pytest.mark.parametrize("room", ["watch", "compare", "gate", "bench", "advice"])

@@ -20,7 +20,16 @@ from torchdoctor.cli.outputs import check_written
 from torchdoctor.launch.run_folder import new_run_folder
 from torchdoctor.reports.formats import FORMATS, rendered, write_page
 from torchdoctor.reports.summary import summarized
-from torchdoctor.schema import BRANCHES, Evidence, FixSet, Recording, Report, Throttling, Workload
+from torchdoctor.schema import (
+    BRANCHES,
+    Evidence,
+    FixSet,
+    Recording,
+    Report,
+    Throttling,
+    Workload,
+    message,
+)
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import (
     decode_report,
@@ -72,6 +81,29 @@ def test_a_recording_whose_doubts_were_sentences_is_read(tmp_path: Path) -> None
     recording = read_recording(path)
     assert recording.doubts == [Evidence(fact="said", sentence=doubt)]
     assert recording.workload.remark == Evidence(fact="said", sentence=remark)
+
+
+def test_a_recording_whose_processes_gave_reasons_in_words_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "recording.json"
+    workload = Workload(command=["train.py"], cwd="/x")
+    write_recording(Recording(workload=workload, environment=CPU_MACHINE), path)
+    stored = json.loads(path.read_text())
+    process = {
+        "pid": 7,
+        "sample_check": {"loader": 0, "same": False, "reason": "It is random."},
+        "loaders": [{"ident": 0, "no_second": "It is not forked."}],
+        "fixes": [
+            {"fix": "tf32", "state": "refused", "reason": "No GPU."},
+            {"fix": "adamw", "state": "applied", "reason": None},
+        ],
+    }
+    stored["recording"]["processes"] = [process]
+    path.write_text(json.dumps(stored))
+    facts = read_recording(path).processes[0]
+    assert facts.sample_check is not None
+    assert facts.sample_check.why == message("It is random.")
+    assert facts.loaders[0].no_second == message("It is not forked.")
+    assert [applied.why for applied in facts.fixes] == [message("No GPU."), None]
 
 
 def test_fields_of_a_later_minor_version_are_passed_over() -> None:

@@ -20,11 +20,13 @@ from torchdoctor.schema import (
     Block,
     Boundary,
     Candidate,
+    Evidence,
     FixSet,
     LaunchTiming,
     StepStatistics,
     SwitchedLaunch,
     TriedCeiling,
+    fact,
 )
 from torchdoctor.schema.figures import fixes_with_settings
 from torchdoctor.trials.arm_specs import PATCH
@@ -140,9 +142,14 @@ class Simulated:
 
     def _applied(self, fixes: list[tuple[str, dict[str, Any]]]) -> list[AppliedFix]:
         return [
-            AppliedFix(fix=fix, state=self.states.get(fix, "applied"), reason=f"{fix} says why")
+            AppliedFix(fix=fix, state=self.states.get(fix, "applied"), why=says_why(fix))
             for fix, _ in fixes
         ]
+
+
+def says_why(fix: str) -> Evidence:
+    """Return the reason that each fix of a simulated program gives for its state."""
+    return fact("says-why", fix=fix)
 
 
 @dataclass

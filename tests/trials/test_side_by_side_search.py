@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from simulated_program import Simulated, SimulatedPairs, SimulatedSpecs, engine_of, seeds, try_all
-from told_facts import quoted, why
+from simulated_program import (
+    Simulated,
+    SimulatedPairs,
+    SimulatedSpecs,
+    engine_of,
+    says_why,
+    seeds,
+    try_all,
+)
+from told_facts import why
 
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.schema import FixSet, fact
@@ -204,7 +212,7 @@ def test_a_fix_that_refuses_is_told_from_one_that_fails():
     program = Simulated(states={"picky": "refused"})
     results = try_all(program, ["picky", "a"], pairs=SimulatedPairs(program))
     assert row(results, "picky").verdict == "refused"
-    assert quoted(row(results, "picky")) == ["picky says why"]
+    assert row(results, "picky").why == [says_why("picky")]
     assert [one for one, _ in program.launched].count("picky") == 1
 
 

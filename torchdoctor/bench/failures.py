@@ -216,17 +216,15 @@ def refusal(fixes: Iterable[str], timing: LaunchTiming) -> Evidence | None:
             return why_refused(states["refused"])
         if usable(timing) and not {"applied", "failed"} & set(states):
             pending = states.get("pending")
-            if pending is not None and pending.reason:
-                return fact("still-pending", fix=fix, message=pending.reason)
+            if pending is not None and pending.why is not None:
+                return pending.why
             return fact("found-nothing", fix=fix)
     return None
 
 
 def why_refused(applied: AppliedFix) -> Evidence:
     """Return why a fix refused to be applied, as it said itself in the user's process."""
-    if not applied.reason:
-        return fact("refused-silently", fix=applied.fix)
-    return fact("refused-in-program", fix=applied.fix, message=applied.reason)
+    return applied.why or fact("refused-silently", fix=applied.fix)
 
 
 def how_it_ended(launch: LaunchTiming | SwitchedLaunch) -> Evidence | None:
@@ -240,9 +238,9 @@ def failure(timing: LaunchTiming, usable_before: int = 0) -> Evidence | None:
     """Return why a launch cannot be used, or None; `usable_before`: launches that were fine."""
     for applied in timing.fixes:
         if applied.state == "failed":
-            if not applied.reason:
+            if applied.why is None:
                 return fact("could-not-apply-silently", fix=applied.fix)
-            return fact("could-not-apply", fix=applied.fix, message=applied.reason)
+            return fact("could-not-apply", fix=applied.fix, why=within(applied.why))
     if usable(timing):
         return None
     why = how_it_ended(timing) or fact("program-failed")

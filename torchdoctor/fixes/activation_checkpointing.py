@@ -64,13 +64,13 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             if len(blocks) < 2:
                 continue
             if any(isinstance(m, norms) and m.track_running_stats for m in blocks[0].modules()):
-                program.refuse("The blocks hold batch normalization, which would count twice.")
+                program.refuse("norms-would-count-twice")
             chosen.update(map(id, blocks))
             for cls in set(map(type, blocks)) - patched:
                 patched.add(cls)
                 program.replace(cls, "forward", make)
 
-    program.set_reason("No forward pass of such a block was seen.")
+    program.set_reason("no-block-called")
     program.on_model(look)
 
 
@@ -86,6 +86,8 @@ FIX = FixSpec(
         "compiled": "The model is compiled: torch.compile chooses by itself what to keep.",
         "no-repeated-block": "The model repeats no block whose activations could be computed "
         "again.",
+        "norms-would-count-twice": "The blocks hold batch normalization, which would count twice.",
+        "no-block-called": "No forward pass of such a block was seen.",
     },
     settings=lambda recording: [{"block": m.repeated_block} for m in _repeating(recording)],
     apply=apply,

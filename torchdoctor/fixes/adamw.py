@@ -73,7 +73,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             group["weight_decay"] = weight_decay
         taken.clear()
 
-    program.set_reason("No Adam with a weight decay stepped.")
+    program.set_reason("no-adam-stepped")
     program.around_step(decay, give_back)
 
 
@@ -98,6 +98,7 @@ FIX = FixSpec(
         "no-weight-decay": "Adam has no weight decay, and is the same as AdamW without one.",
         "backward-in-closure": "The backward passes run inside step(closure), where the decay "
         "cannot be moved.",
+        "no-adam-stepped": "No Adam with a weight decay stepped.",
     },
     apply=apply,
     location=lambda recording: _adams(recording)[0].location,

@@ -85,11 +85,11 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Look whether they took effect: the environment was set before the program began."""
     for name, value in settings.items():
         if os.environ.get(name) != value:
-            program.refuse(f"The program sets {name} by itself.")
+            program.refuse("sets-it-itself", variable=name)
         library = Path(value.split(":")[0])
         maps = Path("/proc/self/maps")
         if name == "LD_PRELOAD" and library.resolve().name not in maps.read_text(errors="replace"):
-            program.refuse(f"{library} could not be preloaded.")
+            program.refuse("not-preloaded", library=library)
     program.applied()
 
 
@@ -121,6 +121,8 @@ FIX = FixSpec(
         "install libjemalloc2, or google-perftools).",
         "no-allocation-in-steps": "The GPU's memory was not seen to be asked of the driver within "
         "the steps.",
+        "sets-it-itself": "The program sets {variable} by itself.",
+        "not-preloaded": "{library} could not be preloaded.",
     },
     settings=settings,
     environment=dict,

@@ -181,7 +181,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         import pyarrow
         import pyarrow.ipc
     except ImportError as error:
-        program.refuse(f"{error.name} is not installed in the program's environment.")
+        program.refuse("package-not-installed", package=error.name)
     copies = _Copies(program, pandas, pyarrow)
 
     def reader(name: str, old: Any) -> Any:
@@ -196,12 +196,12 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
                 return table
             # Whether the file changed while it was parsed shows in its name.
             if key == copies.key(name, args, kwargs) and not copies.keep(key, table):
-                program.set_reason("Arrow does not give back the same table as pandas.")
+                program.set_reason("another-table")
             return table
 
         return read
 
-    program.set_reason("pandas read no file twice.")
+    program.set_reason("no-file-read-twice")
     for name in _READERS:
         program.replace(pandas, name, functools.partial(reader, name))
 
@@ -249,6 +249,8 @@ FIX = FixSpec(
         "no-tables-read": "pandas was not seen reading CSV, JSON or Excel files in the loop.",
         "no-pyarrow": "pyarrow is not installed in the program's environment (pip install "
         "pyarrow).",
+        "another-table": "Arrow does not give back the same table as pandas.",
+        "no-file-read-twice": "pandas read no file twice.",
     },
     suits=lambda trace: False,
     apply=apply,

@@ -72,7 +72,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         return tensor
 
     alone = program.temporary_count()
-    program.set_reason("No array that could be shared was seen.")
+    program.set_reason("no-array-to-share")
     program.replace(torch, "tensor", make)
 
 
@@ -87,7 +87,10 @@ FIX = FixSpec(
     p_helps=0.5,  # the copy is seen in the loop
     touches=_COPIES.touches,
     refuses=_COPIES.refuses,
-    sentences=_COPIES.sentences,
+    sentences=_COPIES.sentences
+    | {
+        "no-array-to-share": "No array that could be shared was seen.",
+    },
     settings=lambda recording: [] if _COPIES.by_hand(recording) else [{}],
     by_hand=_COPIES.by_hand,
     apply=apply,

@@ -96,7 +96,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return fetch
 
-    program.set_reason("No DataLoader fetched a batch of a TensorDataset.")
+    program.set_reason("no-tensor-dataset-fetched")
     program.replace(data._utils.fetch._MapDatasetFetcher, "fetch", make)
 
 
@@ -110,6 +110,7 @@ FIX: FixSpec = FixSpec(
     refuses=refuses,
     sentences={
         "no-tensor-dataset": "No TensorDataset feeds the model in batches.",
+        "no-tensor-dataset-fetched": "No DataLoader fetched a batch of a TensorDataset.",
     },
     suits=lambda trace: False,
     apply=apply,

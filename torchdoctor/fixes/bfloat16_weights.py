@@ -70,7 +70,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def round_off(module: Any) -> None:
         parts = [*module.parameters(), *module.buffers()]
         if any(part.device.type != "cpu" for part in parts):
-            program.refuse("The model is not on the CPU.")
+            program.refuse("model-not-on-cpu")
         single_parts = [part for part in parts if part.dtype is single]
         if not single_parts:
             return
@@ -93,7 +93,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def convert_inputs(module: Any, args: Any, kwargs: Any) -> Any:
         return cast((args, kwargs), single, half) if id(module) in hooks else (args, kwargs)
 
-    program.set_reason("No model in float32 was called.")
+    program.set_reason("no-float32-model-called")
     program.on_model(round_off, undo)
     program.at("arguments", convert_inputs)
 
@@ -122,6 +122,7 @@ FIX: FixSpec = FixSpec(
         "no-bfloat16-instructions": "The CPU is not known to have bfloat16 instructions "
         "(avx512_bf16, amx_bf16).",
         "no-float32-weights": "No model that is called has weights in float32.",
+        "no-float32-model-called": "No model in float32 was called.",
     },
     suits=lambda trace: False,
     apply=apply,

@@ -60,13 +60,13 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         if not any(isinstance(m, torch.nn.Conv2d) for m in modules):
             return
         if any("Parallel" in type(m).__name__ for m in modules):
-            program.refuse("The model is wrapped for data parallelism: convert it before.")
+            program.refuse("wrapped-before-conversion")
         converted.add(module)
         before = [id(parameter) for parameter in module.parameters()]
         _lay_out(torch, module, torch.channels_last, program.optimizers())
         if [id(parameter) for parameter in module.parameters()] != before:
             # torch.__future__.set_overwrite_module_params_on_conversion(True)
-            program.refuse("Converting replaced the parameters: the optimizer holds the old ones.")
+            program.refuse("parameters-replaced")
         program.applied()
 
     def undo(module: Any) -> None:
@@ -84,7 +84,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             return args, kwargs
         return torch.utils._pytree.tree_map(change, (args, kwargs))
 
-    program.set_reason("No root module with 2-D convolutions was seen.")
+    program.set_reason("no-convolutions-seen")
     program.on_model(convert, undo)
     program.at("arguments", convert_inputs)
 
@@ -123,6 +123,11 @@ FIX: FixSpec = FixSpec(
         "convert the model before wrapping it.",
         "no-2d-convolutions": "The model has no 2-D convolutions.",
         "channels-last-already": "The convolutions already are in channels_last.",
+        "wrapped-before-conversion": "The model is wrapped for data parallelism: convert it "
+        "before.",
+        "parameters-replaced": "Converting replaced the parameters: the optimizer holds the old "
+        "ones.",
+        "no-convolutions-seen": "No root module with 2-D convolutions was seen.",
     },
     together=together,
     touches=lambda recording: convolutions(recording, flat_too=False),

@@ -76,12 +76,12 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         done.add(module)
         modules = list(module.modules())
         if any("Parallel" in type(m).__name__ for m in modules):
-            program.refuse("The model is wrapped for data parallelism.")
+            program.refuse("wrapped-for-parallelism")
         if any(_compiled_calls(m) for m in modules if m is not module):
-            program.refuse("A part of the model is compiled: its operators cannot be watched.")
+            program.refuse("part-is-compiled")
         return looking(module)
 
-    program.set_reason("No convolution with a bias fed a batch normalization alone.")
+    program.set_reason("no-bias-fed-norm")
     program.around_forward(look, until="forward")
 
 
@@ -200,6 +200,9 @@ FIX = FixSpec(
         "normalization.",
         "compiled": "The model is compiled, so its operators cannot be watched: drop it in the "
         "source.",
+        "wrapped-for-parallelism": "The model is wrapped for data parallelism.",
+        "part-is-compiled": "A part of the model is compiled: its operators cannot be watched.",
+        "no-bias-fed-norm": "No convolution with a bias fed a batch normalization alone.",
     },
     suits=convolves,
     apply=apply,

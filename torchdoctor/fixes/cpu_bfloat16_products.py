@@ -69,7 +69,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
                 conv.fp32_precision = before[1]
             before.clear()
 
-    program.set_reason("Training did not begin.")
+    program.set_reason("training-did-not-begin")
     program.at_first_batch(allow, restore)
 
 

@@ -43,7 +43,7 @@ def touches(recording: Recording) -> Touches:
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     """Check that the variables are gone: the launch took them away before torch was imported."""
     if any(name in os.environ for name in settings["unset"]):
-        program.refuse("The program sets the variable by itself.")
+        program.refuse("sets-variable-itself")
     program.applied(capability=torch.backends.cpu.get_cpu_capability())
 
 
@@ -57,6 +57,7 @@ FIX = FixSpec(
     sentences={
         "model-on-gpu": "The model is on a GPU, where the CPU's vector instructions hardly matter.",
         "no-cap": "No variable holds the CPU's vector instructions down.",
+        "sets-variable-itself": "The program sets the variable by itself.",
     },
     settings=lambda recording: [{"unset": sorted(capped_simd(recording))}],
     environment=lambda settings: dict.fromkeys(settings["unset"]),

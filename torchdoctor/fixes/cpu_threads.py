@@ -101,7 +101,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         if asked:
             set_number[0](asked.pop())
 
-    program.set_reason("Training did not begin.")
+    program.set_reason("training-did-not-begin")
     program.replace(torch, "set_num_threads", make)
     program.at_first_batch(keep, go_back)
 

@@ -50,17 +50,17 @@ def refuses(recording: Recording) -> Evidence | None:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
-        program.refuse("This torch was built without CUDA, and cuDNN runs on a GPU alone.")
+        program.refuse("no-cudnn")
 
     def turn_on() -> None:
         if not torch.cuda.is_available():
-            program.refuse("There is no CUDA GPU.")
+            program.refuse("no-cuda-gpu-here")
         if torch.are_deterministic_algorithms_enabled():
-            program.refuse("The program asks for deterministic algorithms.")
+            program.refuse("wants-deterministic")
         torch.backends.cudnn.benchmark = True
         program.applied()
 
-    program.set_reason("Training did not begin.")
+    program.set_reason("training-did-not-begin")
     program.at_first_batch(turn_on)
 
 
@@ -79,6 +79,9 @@ FIX = FixSpec(
         "deterministic-algorithms": "The program asks for deterministic algorithms, and the "
         "auto-tuner's choice varies.",
         "no-convolutions": "The model has no convolutions for cuDNN to tune.",
+        "no-cudnn": "This torch was built without CUDA, and cuDNN runs on a GPU alone.",
+        "no-cuda-gpu-here": "There is no CUDA GPU.",
+        "wants-deterministic": "The program asks for deterministic algorithms.",
     },
     touches=lambda recording: convolutions(recording, flat_too=True),
     suits=lambda trace: trace.has_device and convolves(trace),

@@ -133,7 +133,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
             fsspec.register_implementation("alluxiofs", alluxiofs.AlluxioFileSystem, clobber=True)
     except ImportError as error:
-        program.refuse(f"{error.name} is not installed in the program's environment.")
+        program.refuse("package-not-installed", package=error.name)
     layers = _Layers(program.shared_folder("cached"), fsspec, settings)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=layers.forget)
@@ -154,7 +154,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return open
 
-    program.set_reason("No remote file was read through Python.")
+    program.set_reason("no-remote-file-read")
     program.replace(fsspec.AbstractFileSystem, "open", make)
 
 
@@ -193,6 +193,7 @@ FIX = FixSpec(
         "no-object-store": "No file was seen being read in the loop from an object store by "
         "fsspec.",
         "no-fsspec": "fsspec is not installed in the program's environment (pip install fsspec).",
+        "no-remote-file-read": "No remote file was read through Python.",
     },
     settings=settings,
     suits=lambda trace: False,

@@ -54,7 +54,7 @@ def _left_on(recording: Recording) -> list[str]:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    program.set_reason("Nothing of it was turned on.")
+    program.set_reason("nothing-turned-on")
     turned_off = settings["off"]
     if "anomaly" in turned_off:
         _anomaly_off(torch, program)
@@ -151,6 +151,7 @@ FIX = FixSpec(
     sentences={
         "nothing-left-on": "Nothing was left on: no anomaly detection, gradcheck, profiler or "
         "blocking launches.",
+        "nothing-turned-on": "Nothing of it was turned on.",
     },
     settings=lambda recording: [{"off": _left_on(recording)}],
     apply=apply,

@@ -56,6 +56,7 @@ from torchdoctor.schema import (
     Recording,
     Settings,
     fact,
+    within,
 )
 from torchdoctor.schema.figures import memory
 
@@ -75,13 +76,11 @@ def refuses(recording: Recording) -> Evidence | None:
     if why := hardly_waits(recording):
         return why
     check = recording.main.sample_check
-    if by_hand(recording):
-        if check is None:
-            return fact("first-epoch-alone-unexamined")
-        if not check.same:
-            return fact("first-epoch-alone", message=check.reason)
+    if by_hand(recording) and check is None:
+        return fact("first-epoch-alone-unexamined")
     if check is not None and not check.same:
-        return fact("samples-must-not-be-kept", message=check.reason)
+        refused = "first-epoch-alone" if by_hand(recording) else "samples-must-not-be-kept"
+        return fact(refused, why=within(check.why or fact("not-the-same-samples")))
     needed = _needed_bytes(loader)
     limit = _limit_bytes(recording)
     if needed is not None and limit is not None and needed > limit:
@@ -145,9 +144,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def on_use() -> None:
         program.applied(answered=program.details.get("answered", 0) + 1)
 
-    def on_off(reason: str) -> None:
-        program.state = "refused"
-        program.reason = reason
+    def on_off(why: Any) -> None:
+        program.guarded(program.refuse_for, why)
 
     def choose(arguments: dict[str, Any]) -> None:
         dataset = arguments["dataset"]
@@ -157,15 +155,15 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             return
         cache = program.sample_cache(limit // max(workers, 1), on_use, on_off)
         if cache.makes_whole_batches(dataset):
-            program.set_reason("The data set makes whole batches at once (__getitems__).")
+            program.set_reason("makes-whole-batches")
             return
         if workers and not arguments["persistent_workers"]:
-            program.set_reason("Its workers end with each epoch, and their caches with them.")
+            program.set_reason("caches-end-with-epochs")
             return
         try:
             alive = weakref.ref(dataset, lambda _: chosen.pop(key, None))
         except TypeError:
-            program.set_reason("The data set is a list or the like: there is nothing to save.")
+            program.set_reason("dataset-is-a-list")
             return
         chosen[key] = alive, cache
         if workers:
@@ -180,7 +178,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return __init__
 
-    program.set_reason("No sample was used twice.")
+    program.set_reason("no-sample-used-twice")
     program.before_loader(choose, settings.get("loader"))
     program.replace(torch.utils.data._utils.fetch._MapDatasetFetcher, "__init__", make)
 
@@ -247,8 +245,9 @@ FIX = FixSpec(
         "first-epoch-alone-unexamined": "While it was observed no sample was used twice, as the "
         "first epoch did not end, and whether samples stay the same could not be examined.",
         "first-epoch-alone": "While it was observed no sample was used twice, as the first epoch "
-        "did not end. Nor may it be used later. {message}",
-        "samples-must-not-be-kept": "Its samples must not be kept. {message}",
+        "did not end. Nor may it be used later. {why:fact}.",
+        "not-the-same-samples": "Asked for again it gave other samples.",
+        "samples-must-not-be-kept": "Its samples must not be kept. {why:fact}.",
         "too-large-to-keep": "All decoded samples would take about {needed_gb:.2f} GB, more than a "
         "quarter of the memory ({most_gb:.2f} GB).",
         "no-loader": "The loop uses no torch DataLoader, so there are no samples to keep.",
@@ -256,6 +255,10 @@ FIX = FixSpec(
         "them by.",
         "workers-end-with-epochs": "The loader's workers end with each epoch: it needs "
         "persistent-workers first.",
+        "makes-whole-batches": "The data set makes whole batches at once (__getitems__).",
+        "caches-end-with-epochs": "Its workers end with each epoch, and their caches with them.",
+        "dataset-is-a-list": "The data set is a list or the like: there is nothing to save.",
+        "no-sample-used-twice": "No sample was used twice.",
     },
     settings=settings,
     by_hand=by_hand,

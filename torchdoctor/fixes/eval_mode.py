@@ -64,7 +64,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         for part in were_training.pop(id(module), ()):
             part.training = True
 
-    program.set_reason("No model was seen.")
+    program.set_reason("no-model-seen")
     program.on_model(evaluate, undo)
 
 
@@ -98,6 +98,7 @@ FIX: FixSpec = FixSpec(
         "evaluation-changes-nothing": "Evaluation mode changes nothing: no layer depends on it, or "
         "it is on.",
         "program-trains": "The program trains.",
+        "no-model-seen": "No model was seen.",
     },
     location=location,
     suits=lambda trace: not trace.trains,

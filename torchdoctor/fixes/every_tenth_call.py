@@ -106,7 +106,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return function
 
-    program.set_reason("The function was not called.")
+    program.set_reason("function-not-called")
     program.replace_function(settings["file"], settings["function"], make)
 
 

@@ -146,7 +146,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     folder, first = _folder(settings["place"], program)
     stage = _Stage(folder, int(settings["limit_bytes"]), program)
     is_below = program.is_below(settings["mount"])
-    program.set_reason(f"No file on {settings['mount']} was read by Python.")
+    program.set_reason("no-file-read-there", mount=settings["mount"])
     began_s = time.monotonic()
     files = 0
     for path in program.read_before() if first else ():
@@ -243,6 +243,7 @@ FIX = FixSpec(
         "not be measured.",
         "reading-hardly-matters": "Reading from {path} ({file_system}, {kind}) takes only "
         "{share:percent} of the step.",
+        "no-file-read-there": "No file on {mount} was read by Python.",
     },
     settings=settings,
     suits=lambda trace: False,

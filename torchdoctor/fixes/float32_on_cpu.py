@@ -55,7 +55,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         if not half_parts:
             return
         if any(part.device.type != "cpu" for part in parts):
-            program.refuse("The model is not on the CPU.")
+            program.refuse("model-not-on-cpu")
         halves[id(module)] = half_parts
         _set_dtype(torch, half_parts, single, program.optimizers())
         hooks[id(module)] = module.register_forward_hook(lambda _, __, output: cast(output, half))
@@ -69,7 +69,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def convert_inputs(module: Any, args: Any, kwargs: Any) -> Any:
         return cast((args, kwargs), single) if id(module) in hooks else (args, kwargs)
 
-    program.set_reason("No model in float16 was called.")
+    program.set_reason("no-float16-model-called")
     program.on_model(convert, undo)
     program.at("arguments", convert_inputs)
 
@@ -117,6 +117,7 @@ FIX: FixSpec = FixSpec(
     refuses=refuses,
     sentences={
         "no-float16-on-cpu": "No model computes in float16 on a CPU.",
+        "no-float16-model-called": "No model in float16 was called.",
     },
     suits=lambda trace: False,
     apply=apply,

@@ -147,7 +147,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         folding.fold()
         if not same(module._call_impl(*args, **kwargs), whole):
             folding.undo()
-            program.refuse("Something else gets the output of a convolution before its norm.")
+            program.refuse("output-used-before-norm")
         program.applied(convolutions=len(pairs))
         return (whole,)
 
@@ -159,7 +159,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         if id(module) in foldings:
             foldings[id(module)].undo()
 
-    program.set_reason("No convolution fed a batch normalization in evaluation mode.")
+    program.set_reason("no-convolution-fed-norm")
     program.on_model(begin, undo)
     program.around_model(answer, lambda *_: None)
 
@@ -187,6 +187,9 @@ FIX: FixSpec = FixSpec(
         "no-normalized-convolutions": "No model with convolutions and normalizations is called in "
         "evaluation mode.",
         "compiled": "The model is compiled, and the compiler folds what it can.",
+        "output-used-before-norm": "Something else gets the output of a convolution before its "
+        "norm.",
+        "no-convolution-fed-norm": "No convolution fed a batch normalization in evaluation mode.",
     },
     suits=lambda trace: False,
     apply=apply,

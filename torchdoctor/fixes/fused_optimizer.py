@@ -96,7 +96,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         program.applied(optimizer=cls.__name__, implementation=wanted)
         return True
 
-    program.set_reason(f"No optimizer with a {wanted} implementation was made.")
+    program.set_reason("no-such-optimizer", implementation=wanted)
     if program.switched:
         _switch(torch, choose, program)
     else:
@@ -110,7 +110,7 @@ def _switch(torch: Any, choose: Any, program: Any) -> None:
     def on() -> None:
         parts = (part for module in program.modules for part in module.modules())
         if any(getattr(part, "sparse", False) for part in parts):
-            program.give_up("Its gradients may be sparse.")  # the program's own step would fail
+            program.give_up("gradients-may-be-sparse")  # the program's own step would fail
         for optimizer in program.optimizers():
             for group in optimizer.param_groups:
                 kept = {name: group[name] for name in ("fused", "foreach") if name in group}
@@ -201,6 +201,7 @@ FIX = FixSpec(
         "neither-fused-nor-foreach": "{optimizers:list} has neither a fused nor a foreach "
         "implementation.",
         "no-optimizer": "The program steps no torch optimizer.",
+        "no-such-optimizer": "No optimizer with a {implementation} implementation was made.",
     },
     settings=settings,
     touches=touches,

@@ -49,13 +49,13 @@ def refuses(recording: Recording) -> Evidence | None:
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     def freeze() -> None:
         if not gc.isenabled():
-            program.refuse("The program has switched the garbage collector off.")
+            program.refuse("collector-is-off")
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
         program.applied(frozen=gc.get_freeze_count())
 
-    program.set_reason("Training did not begin.")
+    program.set_reason("training-did-not-begin")
     program.at_first_batch(freeze)
 
 
@@ -69,6 +69,7 @@ FIX: FixSpec = FixSpec(
     refuses=refuses,
     sentences={
         "collection-hardly-matters": "Garbage collection takes only {share:percent} of the step.",
+        "collector-is-off": "The program has switched the garbage collector off.",
     },
     apply=apply,
     instruction=lambda settings, recording: FIX.permanent_form,

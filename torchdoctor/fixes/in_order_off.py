@@ -50,9 +50,9 @@ def touches(recording: Recording) -> Touches:
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     def give_up_order(arguments: dict[str, Any]) -> None:
         if "in_order" not in arguments:
-            program.refuse("This torch's DataLoader has no in_order argument: it came with 2.6.")
+            program.refuse("no-in-order")
         if not arguments["num_workers"]:
-            program.set_reason("The loader has no worker processes.")
+            program.set_reason("no-worker-processes")
             return
         arguments["in_order"] = False
         program.applied()
@@ -74,6 +74,8 @@ FIX = FixSpec(
         "no-loader": "The loop uses no torch DataLoader, so there is no order to give up.",
         "out-of-order-already": "The loader already hands out batches as they are done.",
         "never-overtaken": "No batch was waited for while a later one lay ready.",
+        "no-in-order": "This torch's DataLoader has no in_order argument: it came with 2.6.",
+        "no-worker-processes": "The loader has no worker processes.",
     },
     settings=lambda recording: [loader_target(recording)],
     touches=touches,

@@ -58,7 +58,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         program.applied()
         return torch.no_grad()
 
-    program.set_reason("No model was called with gradients enabled.")
+    program.set_reason("no-call-with-gradients")
     program.around_forward(without_gradients, until="forward")
 
 
@@ -87,6 +87,7 @@ FIX = FixSpec(
     sentences={
         "program-trains": "The program trains, and needs its gradients.",
         "without-gradients-already": "Its models are called without gradients already.",
+        "no-call-with-gradients": "No model was called with gradients enabled.",
     },
     together=together,
     apply=apply,

@@ -172,26 +172,25 @@ def _by_torchao(torch: Any) -> Callable[[Any], Any] | None:
     return forward_of
 
 
-def _hindrance(torch: Any, module: Any, layers: list[Any]) -> str | None:
-    """Return why layers of a model are not to be replaced; None: they may be."""
+def _refuse_unfit(program: Any, torch: Any, module: Any, layers: list[Any]) -> None:
+    """Refuse where layers of a model are not to be replaced."""
     parts = list(module.modules())
     if module.training:
-        return "The model is in training mode."
+        program.refuse("model-in-training-mode")
     if any(layer.weight.dtype is not torch.float32 for layer in layers):
-        return "A Linear layer is not in float32."
+        program.refuse("layer-not-float32")
     if any(layer.weight.device.type != "cpu" for layer in layers):
-        return "The model is not on the CPU."
+        program.refuse("model-not-on-cpu")
     holders = Counter(id(weight) for part in parts for weight in part._parameters.values())
     if any(holders[id(layer.weight)] > 1 for layer in layers):
-        return "The weight of a Linear layer is that of another module too."
+        program.refuse("weight-of-two-modules")
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     if any(getattr(layer, name, None) for layer in layers for name in hooks):
-        return "A Linear layer has hooks."
+        program.refuse("layer-has-hooks")
     if any("forward" in vars(layer) for layer in layers):
-        return "The forward of a Linear layer is replaced already."
+        program.refuse("forward-replaced-already")
     if any(isinstance(part, torch.nn.TransformerEncoderLayer) for part in parts):
-        return "nn.TransformerEncoderLayer reads the weights of its Linear layers itself."
-    return None
+        program.refuse("weights-read-elsewhere")
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
@@ -203,7 +202,8 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             try:
                 return compute(value)
             except RuntimeError as error:
-                program.guarded(program.refuse, f"A Linear layer cannot compute in 8 bits: {error}")
+                why = program.reason("cannot-compute", message=str(error))
+                program.guarded(program.refuse_for, why)
                 return type(layer).forward(layer, value)
 
         return forward
@@ -218,11 +218,10 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         ]
         if not layers:
             return
-        if (reason := _hindrance(torch, module, layers)) is not None:
-            program.refuse(reason)
+        _refuse_unfit(program, torch, module, layers)
         forward_of = _by_torch(torch) or _by_torchao(torch)
         if forward_of is None:
-            program.refuse("This torch has no quantize_dynamic, and torchao is not installed.")
+            program.refuse("no-quantizer")
             return
         with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
             warnings.simplefilter("ignore")  # of what is deprecated
@@ -238,7 +237,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             del layer.forward
             in_8_bits.discard(layer)
 
-    program.set_reason("No model with Linear layers was called.")
+    program.set_reason("no-linear-called")
     program.on_model(begin, undo)
 
 
@@ -280,6 +279,16 @@ FIX: FixSpec = FixSpec(
         "would change.",
         "linear-unmeasured": "What Linear layers take was not measured: that needs the profiler "
         "window.",
+        "cannot-compute": "A Linear layer cannot compute in 8 bits: {message}",
+        "model-in-training-mode": "The model is in training mode.",
+        "layer-not-float32": "A Linear layer is not in float32.",
+        "weight-of-two-modules": "The weight of a Linear layer is that of another module too.",
+        "layer-has-hooks": "A Linear layer has hooks.",
+        "forward-replaced-already": "The forward of a Linear layer is replaced already.",
+        "weights-read-elsewhere": "nn.TransformerEncoderLayer reads the weights of its Linear "
+        "layers itself.",
+        "no-quantizer": "This torch has no quantize_dynamic, and torchao is not installed.",
+        "no-linear-called": "No model with Linear layers was called.",
     },
     suits=lambda trace: False,
     apply=apply,

@@ -97,7 +97,7 @@ class _Growing:
         self.results.remove(known_result)
         room = known_result[1] or _Room(first)
         if room.version != _version(room.memory):
-            self.program.refuse("The program changes in place what it joins.")
+            self.program.refuse("joined-changed-in-place")
         result = room.with_rows(more)
         self.hand_out(result, room)
         self.program.applied()
@@ -146,7 +146,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return cat
 
-    program.set_reason("torch.cat never got its own last result.")
+    program.set_reason("never-joined-again")
     program.replace(torch, "cat", make)
 
 
@@ -164,7 +164,11 @@ FIX: FixSpec = FixSpec(
     p_helps=0.8,
     needs_finding=True,
     refuses=_LINES.refuses,
-    sentences=_LINES.sentences,
+    sentences=_LINES.sentences
+    | {
+        "joined-changed-in-place": "The program changes in place what it joins.",
+        "never-joined-again": "torch.cat never got its own last result.",
+    },
     suits=lambda trace: False,
     touches=_LINES.touches,
     apply=apply,

@@ -58,7 +58,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return checkpoint
 
-    program.set_reason("Nothing was checkpointed.")
+    program.set_reason("nothing-checkpointed")
     program.replace_function(module.__file__, "checkpoint", make)
 
 
@@ -79,6 +79,7 @@ FIX: FixSpec = FixSpec(
     refuses=refuses,
     sentences=_LINES.sentences
     | {
+        "nothing-checkpointed": "Nothing was checkpointed.",
         "memory-is-short": "Memory is short: that is what it is for.",
     },
     suits=lambda trace: False,

@@ -159,11 +159,11 @@ class _Kept:
     def _find(self, given: Any) -> Any:
         if given not in self.models:
             if len(self.models) >= _MISSES:
-                self.program.refuse("Each call makes another model.")
+                self.program.refuse("another-model-each-call")
             return None
         model, state = self.models[given]
         if self.state_of(model) != state:
-            self.program.refuse("The program changes the model after it was made.")
+            self.program.refuse("model-changed-later")
         if self.compared[given] < _COMPARED:
             return None
         self.program.applied()
@@ -181,7 +181,7 @@ class _Kept:
             before = self.models[given][0]
             self.compared[given] += 1
             if not self.is_same(before, model):
-                self.program.refuse("Each model that is made is another one.")
+                self.program.refuse("another-model-each-time")
             return before
         if len(self.models) < _MISSES:
             self.models[given] = model, self.state_of(model)
@@ -192,7 +192,7 @@ class _Kept:
         """Return the module of a model, or of what holds one: a pipeline, a predictor."""
         module = model if isinstance(model, self.torch.nn.Module) else getattr(model, "model", None)
         if not isinstance(module, self.torch.nn.Module):
-            self.program.refuse("What is made is no module.")
+            self.program.refuse("makes-no-module")
         return module
 
     def tensors(self, model: Any) -> dict[str, Any]:
@@ -292,7 +292,7 @@ def _code_with(code: Any, settings: Settings) -> Any:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     kept = _Kept(torch, program)
-    program.set_reason("No model was made a second time.")
+    program.set_reason("no-model-made-twice")
     if "first" not in settings:
         program.replace_function(settings["file"], settings["function"], kept.answering)
         return
@@ -300,7 +300,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def change(function: Any) -> None:
         code = _code_with(function.__code__, settings)
         if code is None:
-            program.refuse("The function is not as its file has it.")
+            program.refuse("function-not-as-in-file")
         function.__globals__[_HOLDER] = kept
         function.__code__ = code
 
@@ -321,6 +321,12 @@ FIX: FixSpec = FixSpec(
     refuses=refuses,
     sentences={
         "models-made-once": "Each model is made once.",
+        "another-model-each-call": "Each call makes another model.",
+        "model-changed-later": "The program changes the model after it was made.",
+        "another-model-each-time": "Each model that is made is another one.",
+        "makes-no-module": "What is made is no module.",
+        "no-model-made-twice": "No model was made a second time.",
+        "function-not-as-in-file": "The function is not as its file has it.",
     },
     settings=settings,
     by_hand=lambda recording: not settings(recording),

@@ -167,7 +167,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
                 program.replace(sys.modules[module], name, kept.making(name))
 
     replaced: set[str] = set()
-    program.set_reason("No file was opened again with the same arguments.")
+    program.set_reason("no-file-opened-again")
     program.replace(zipfile.ZipFile, "__init__", kept.make_init)
     replace()
     program.at_first_batch(replace, lambda: None)  # what was imported since
@@ -182,7 +182,10 @@ FIX: FixSpec = FixSpec(
     needs_finding=True,
     offered_untried=False,
     refuses=_LINES.refuses,
-    sentences=_LINES.sentences,
+    sentences=_LINES.sentences
+    | {
+        "no-file-opened-again": "No file was opened again with the same arguments.",
+    },
     suits=lambda trace: False,
     touches=_LINES.touches,
     apply=apply,

@@ -87,7 +87,7 @@ def edits(settings: Settings, recording: Recording) -> list[Edit]:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     kept = _Kept(torch, program)
-    program.set_reason("The function was not called.")
+    program.set_reason("function-not-called")
     program.replace_function(settings["file"], settings["function"], kept.answering)
 
 
@@ -139,11 +139,11 @@ class _Kept:
                 map(self.same, entry.arguments, entry.versions, leaves)
             ):
                 if entry.result_versions != self.versions(entry.result):
-                    self.program.refuse("The program changes its result in place.")
+                    self.program.refuse("changes-its-result")
                 self.hits += 1
                 return entry
         if self.calls > _MISSES and not self.hits:
-            self.program.refuse("Its arguments differ from call to call.")
+            self.program.refuse("arguments-differ")
         return None
 
     def same(self, before: Any, version: Any, now: Any) -> bool:
@@ -180,13 +180,13 @@ class _Kept:
         leaves = self.leaves(result)
         tensors = [leaf for leaf in leaves if isinstance(leaf, self.torch.Tensor)]
         if any(tensor.requires_grad for tensor in tensors):
-            self.program.refuse("Its result carries gradients.")
+            self.program.refuse("result-carries-gradients")
         if all(leaf is None for leaf in leaves):
-            self.program.refuse("It returns nothing that could be kept.")
+            self.program.refuse("returns-nothing-to-keep")
         if entry is not None:
             kept_leaves = self.leaves(entry.result)
             if len(kept_leaves) != len(leaves) or not all(map(self.equal, kept_leaves, leaves)):
-                self.program.refuse("The same arguments give another result.")
+                self.program.refuse("another-result")
             return
         del self.entries[: max(len(self.entries) + 1 - _MOST_KEPT, 0)]
         self.entries.append(_Entry(noted, result, self.versions(result)))
@@ -217,7 +217,14 @@ FIX: FixSpec = FixSpec(
     p_helps=0.4,
     needs_finding=True,
     refuses=_CALL.refuses,
-    sentences=_CALL.sentences,
+    sentences=_CALL.sentences
+    | {
+        "changes-its-result": "The program changes its result in place.",
+        "arguments-differ": "Its arguments differ from call to call.",
+        "result-carries-gradients": "Its result carries gradients.",
+        "returns-nothing-to-keep": "It returns nothing that could be kept.",
+        "another-result": "The same arguments give another result.",
+    },
     suits=lambda trace: False,
     settings=settings,
     says=lambda settings: f"keep what {settings.get('function', 'the function')} returns",

@@ -147,7 +147,7 @@ def _caching(torch: Any, program: Any) -> Any:
                 self.kept[number:] = [(key, value)]
                 return attention(query, key, value, *args, **kwargs)
             if args or kwargs.get("attn_mask") is not None:
-                program.refuse("The model masks its attention by a tensor of its own.")
+                program.refuse("masks-attention-itself")
             keys, values = self.kept[number]
             key, value = torch.cat([keys, key], -2), torch.cat([values, value], -2)
             self.kept[number] = key, value
@@ -176,10 +176,10 @@ def _switch_on(program: Any) -> None:
 
     def replace() -> None:
         if _GENERATION not in sys.modules:
-            program.refuse("transformers does not generate here.")
+            program.refuse("does-not-generate")
         program.replace(sys.modules[_GENERATION].GenerationMixin, "generate", make)
 
-    program.set_reason("No call generated without its cache.")
+    program.set_reason("no-call-without-cache")
     program.at_first_batch(replace)
 
 
@@ -206,7 +206,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         if before.dim() == 3 and before.shape[1] == past:  # it answers for each token
             output = torch.cat([before, output], 1)
         if sequence.is_to_compare() and not is_close(output, module._call_impl(tokens)):
-            program.refuse("The model computes something else of a single token.")
+            program.refuse("single-token-differs")
         program.applied()
         return output
 
@@ -223,11 +223,11 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             with caching(sequence.kept, 0):
                 output = module._call_impl(tokens)
         if not isinstance(output, torch.Tensor):
-            program.refuse("The model gives more than one tensor.")
+            program.refuse("gives-several-tensors")
         sequence.keep(tokens, output)
         return (output,)
 
-    program.set_reason("No sequence grew by one token.")
+    program.set_reason("no-sequence-grew")
     program.around_model(answer, lambda *_: None)
 
 
@@ -264,6 +264,12 @@ FIX: FixSpec = FixSpec(
     refuses=refuses,
     sentences={
         "no-growing-sequence": "No sequence of tokens grew by one at each call.",
+        "masks-attention-itself": "The model masks its attention by a tensor of its own.",
+        "does-not-generate": "transformers does not generate here.",
+        "no-call-without-cache": "No call generated without its cache.",
+        "single-token-differs": "The model computes something else of a single token.",
+        "gives-several-tensors": "The model gives more than one tensor.",
+        "no-sequence-grew": "No sequence grew by one token.",
     },
     settings=settings,
     apply=apply,

@@ -137,7 +137,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     def enlarge(arguments: dict[str, Any]) -> None:
         if arguments["batch_size"] is None or arguments["batch_sampler"] is not None:
-            program.set_reason("The loader gets its batches from elsewhere.")
+            program.set_reason("loader-batches-from-elsewhere")
             return
         arguments["batch_size"] = wanted
         program.applied(batch_size=wanted)
@@ -182,6 +182,7 @@ FIX = FixSpec(
         "no-loader": "The loop uses no torch DataLoader, whose batch size could be set.",
         "batches-from-elsewhere": "The loader gets its batches from a batch sampler or from the "
         "dataset itself.",
+        "loader-batches-from-elsewhere": "The loader gets its batches from elsewhere.",
     },
     settings=settings,
     suits=lambda trace: trace.trains is True,

@@ -117,7 +117,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
                 _bind(holder, name, ring)
                 placed.append((holder, name, population, ring))
         if not placed:
-            program.refuse("The deque is a local variable, which nobody else can replace.")
+            program.refuse("deque-is-local")
         program.applied()
         return ring
 
@@ -128,7 +128,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             _bind(holder, name, population)
         placed.clear()
 
-    program.set_reason("random.sample drew from no deque.")
+    program.set_reason("drew-from-no-deque")
     program.replace(random, "sample", make)
     program.at_first_batch(lambda: None, put_back)
 
@@ -160,7 +160,11 @@ FIX: FixSpec = FixSpec(
     p_helps=0.8,
     needs_finding=True,
     refuses=_LINES.refuses,
-    sentences=_LINES.sentences,
+    sentences=_LINES.sentences
+    | {
+        "deque-is-local": "The deque is a local variable, which nobody else can replace.",
+        "drew-from-no-deque": "random.sample drew from no deque.",
+    },
     suits=lambda trace: False,
     touches=_LINES.touches,
     apply=apply,

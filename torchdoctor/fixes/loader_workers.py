@@ -174,7 +174,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         held: Any = getattr(program.innermost(dataset), "tensors", ())
         devices = [getattr(t, "device", None) for t in held] if type(held) in (tuple, list) else []
         if any(getattr(device, "type", "cpu") == "cuda" for device in devices):
-            program.refuse("The dataset's tensors lie on the GPU: workers cannot share them.")
+            program.refuse("tensors-on-gpu")
         arguments["num_workers"] = wanted
         if not wanted:  # torch refuses these without workers
             none = {"prefetch_factor": None, "multiprocessing_context": None}
@@ -256,6 +256,7 @@ FIX = FixSpec(
         "no-loader": "The loop uses no torch DataLoader, so there are no workers to start.",
         "batches-on-gpu": "The batches already lie on the GPU, where worker processes cannot make "
         "them.",
+        "tensors-on-gpu": "The dataset's tensors lie on the GPU: workers cannot share them.",
     },
     settings=settings,
     says=says,

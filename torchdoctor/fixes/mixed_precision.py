@@ -122,7 +122,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         parameter = next(iter(module.parameters()), None)
         device = "cpu" if parameter is None else parameter.device.type
         if device == "cuda" and scaling is None and not torch.cuda.is_bf16_supported():
-            program.refuse("The GPU does not compute in bfloat16.")
+            program.refuse("no-bfloat16-here")
         if scaling is not None:
             scaling.follow(module)
         program.applied(device=device, dtype=str(dtype))
@@ -131,9 +131,9 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def look(module: Any, args: Any, kwargs: Any) -> None:
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf:
-                program.refuse("Gradients of the inputs are asked for, which would stay scaled.")
+                program.refuse("gradients-of-inputs")
 
-    program.set_reason("No forward pass in training mode was seen.")
+    program.set_reason("no-forward-in-training")
     program.around_forward(autocast, until="backward")
     if scaling is not None:
         program.at("arguments", look)
@@ -220,6 +220,9 @@ FIX = FixSpec(
         "to leave out.",
         "step-with-closure": "float16 needs a gradient scaler, which cannot leave out a step with "
         "a closure.",
+        "no-bfloat16-here": "The GPU does not compute in bfloat16.",
+        "gradients-of-inputs": "Gradients of the inputs are asked for, which would stay scaled.",
+        "no-forward-in-training": "No forward pass in training mode was seen.",
     },
     settings=settings,
     suits=lambda trace: not trace.has_device or multiplies_float32(trace),

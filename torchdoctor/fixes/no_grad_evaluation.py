@@ -85,10 +85,10 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     def check() -> None:
         if without:
-            program.refuse("A backward pass follows a forward pass in evaluation mode.")
+            program.refuse("backward-after-evaluation")
 
     handles: dict[Any, Any] = {}  # of hooks on a module's next output
-    program.set_reason("The launch ended before a second evaluation with gradients.")
+    program.set_reason("no-second-evaluation")
     program.at("arguments", look_at_inputs)
     program.around_forward(without_gradients, until="forward")
     program.at("backward", check)
@@ -126,6 +126,8 @@ FIX = FixSpec(
         "trains-in-evaluation-mode": "The model trains in evaluation mode, so its forward passes "
         "need gradients.",
         "no-evaluation-made": "No evaluation was made: the program ended without one.",
+        "backward-after-evaluation": "A backward pass follows a forward pass in evaluation mode.",
+        "no-second-evaluation": "The launch ended before a second evaluation with gradients.",
     },
     apply=apply,
     location=lambda recording: next((m.eval_with_grad_location for m in _changed(recording)), None),

@@ -74,7 +74,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def before_forward(module: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(module, kind) and state["batches"]:
             if not module.require_backward_grad_sync and state["exchanged"]:
-                program.refuse("The program leaves exchanges out itself.")
+                program.refuse("leaves-exchanges-out")
             state["exchanged"] = state["passes"] >= state["batches"] - 1
             module.require_backward_grad_sync = state["exchanged"]
             if not state["exchanged"]:
@@ -86,7 +86,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     def before_step() -> None:
         if not state["exchanged"]:
-            program.refuse("An update came after fewer batches than those before it.")
+            program.refuse("update-after-fewer-batches")
         if state["begun"] and not state["batches"]:
             state["batches"] = state["passes"]
         state["begun"], state["passes"] = True, 0
@@ -96,7 +96,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             module.require_backward_grad_sync = True
         state.update(begun=False, batches=0, passes=0, exchanged=True)
 
-    program.set_reason("No whole update of a DistributedDataParallel was seen.")
+    program.set_reason("no-whole-update")
     program.at("arguments", before_forward)
     program.at("backward", before_backward)
     program.at("step", before_step)
@@ -120,6 +120,9 @@ FIX: FixSpec = FixSpec(
         "no-distributed-data-parallel": "No DistributedDataParallel exchanges gradients.",
         "gradients-used-at-once": "The gradients of each backward pass are used at once: they have "
         "to be exchanged.",
+        "leaves-exchanges-out": "The program leaves exchanges out itself.",
+        "update-after-fewer-batches": "An update came after fewer batches than those before it.",
+        "no-whole-update": "No whole update of a DistributedDataParallel was seen.",
     },
     suits=lambda trace: False,
     apply=apply,

@@ -48,7 +48,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     of_node = {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}
     cpus = of_node & os.sched_getaffinity(0)
     if not cpus:
-        program.refuse(f"The program may use no CPU of node {node}.")
+        program.refuse("no-cpu-of-node", node=node)
     os.sched_setaffinity(0, cpus)
     torch.set_num_threads(min(torch.get_num_threads(), len(cpus)))
     program.applied(node=node, cpus=len(cpus))
@@ -70,6 +70,7 @@ FIX = FixSpec(
         "memory-nodes-unknown": "How many memory nodes the machine has is not known.",
         "one-memory-node": "The machine has one memory node.",
         "model-on-gpu": "The model is on a GPU, and the host's operators hardly matter.",
+        "no-cpu-of-node": "The program may use no CPU of node {node}.",
     },
     touches=lambda recording: None if (recording.environment.numa_nodes or 1) > 1 else [],
     settings=lambda recording: [{"node": 0}],

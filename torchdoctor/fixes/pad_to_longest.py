@@ -96,18 +96,17 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             return None
         done = compared.get(id(module), 0)
         if done < _COMPARED:
-            if (reason := _not_comparable(module)) is not None:
-                program.refuse(reason)
+            _refuse_incomparable(program, module)
             compared[id(module)] = done + 1
             with torch.no_grad():
                 whole = module._call_impl(*args, **kwargs)
                 part = module._call_impl(*cut_off[0], **cut_off[1])
             if not _same_output(torch, part, whole):
-                program.refuse("The model's output depends on the padding.")
+                program.refuse("output-depends-on-padding")
         program.applied()
         return cut_off
 
-    program.set_reason("No batch of tokens ended with padding in all of its rows.")
+    program.set_reason("no-padding-to-cut")
     program.at("arguments", change)
 
 
@@ -128,14 +127,13 @@ def _same_output(torch: Any, of_cut: Any, of_whole: Any) -> bool:
     return True
 
 
-def _not_comparable(module: Any) -> str | None:
-    """Return why two calls of a module are not to be compared; None: they are."""
+def _refuse_incomparable(program: Any, module: Any) -> None:
+    """Refuse where two calls of a module are not to be compared."""
     parts = list(module.modules()) if module.training else []
     if any(_draws(part) for part in parts):
-        return "The model draws random numbers in training mode."
+        program.refuse("model-draws-random-numbers")
     if any(getattr(part, "track_running_stats", False) for part in parts):
-        return "Batch norm takes the padding for a part of the batch."
-    return None
+        program.refuse("norm-takes-padding")
 
 
 def _draws(part: Any) -> bool:
@@ -180,6 +178,10 @@ FIX: FixSpec = FixSpec(
     refuses=refuses,
     sentences={
         "no-common-padding": "No batch of tokens ends with padding in all of its rows.",
+        "model-draws-random-numbers": "The model draws random numbers in training mode.",
+        "norm-takes-padding": "Batch norm takes the padding for a part of the batch.",
+        "output-depends-on-padding": "The model's output depends on the padding.",
+        "no-padding-to-cut": "No batch of tokens ended with padding in all of its rows.",
     },
     apply=apply,
     location=location,

@@ -73,7 +73,7 @@ def _hardly_held(trace: TraceStatistics) -> bool:
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     accelerator = program.accelerator
     if not accelerator.built:
-        program.refuse("This torch was built for the CPU alone: there is no GPU to copy to.")
+        program.refuse("torch-for-cpu-alone")
 
     def pin(arguments: dict[str, Any]) -> None:
         arguments["pin_memory"] = True
@@ -81,7 +81,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     def check() -> None:
         # Not earlier: asking starts the CUDA driver, which a program that forks may not want.
         if not accelerator.is_available():
-            program.refuse("There is no GPU to copy to.")
+            program.refuse("no-gpu-to-copy-to")
 
     def marking(old: Any) -> Any:
         def pin_memory(data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return method
 
-    program.set_reason("No batch of a pinned loader was copied to the GPU.")
+    program.set_reason("no-pinned-batch-copied")
     program.at_first_batch(check, lambda: None)
     program.before_loader(pin, settings.get("loader"), with_second=True)
     # The recursion of torch's own function goes through its module: every leaf passes here.
@@ -153,6 +153,10 @@ FIX = FixSpec(
         "pinned-already": "Batches are already pinned and copied without blocking.",
         "copies-hardly-matter": "Copies from memory that is not pinned hold the host for under 0.5 "
         "% of the step.",
+        "torch-for-cpu-alone": "This torch was built for the CPU alone: there is no GPU to copy "
+        "to.",
+        "no-gpu-to-copy-to": "There is no GPU to copy to.",
+        "no-pinned-batch-copied": "No batch of a pinned loader was copied to the GPU.",
     },
     settings=lambda recording: [loader_target(recording)],
     touches=pinned_copies,

@@ -52,7 +52,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
     def prefetch(arguments: dict[str, Any]) -> None:
         if arguments["num_workers"] == 0:
-            program.set_reason("The loader has no worker processes to prepare batches ahead.")
+            program.set_reason("no-workers-to-prepare")
             return
         arguments["prefetch_factor"] = wanted
         program.applied(prefetch_factor=wanted)
@@ -77,6 +77,7 @@ FIX = FixSpec(
         "no-workers": "The loader has no worker processes, and only those prepare batches ahead.",
         "batches-lie-ready": "A batch mostly lies ready: preparing more ahead would change "
         "nothing.",
+        "no-workers-to-prepare": "The loader has no worker processes to prepare batches ahead.",
     },
     settings=settings,
     suits=lambda trace: False,

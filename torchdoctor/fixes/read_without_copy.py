@@ -69,15 +69,17 @@ class _Watched:
         self.torch = torch
         self.program = program
         self.copies = self.gone = 0
-        self.written: str | None = None
+        self.original_changed = self.copy_changed = False
 
     @property
     def may_share(self) -> bool:
         """Return True if enough copies were only read; refuse where one was written to."""
-        if self.written is not None:
-            self.program.refuse(self.written)
+        if self.original_changed:
+            self.program.refuse("original-is-changed")
+        if self.copy_changed:
+            self.program.refuse("copy-is-changed")
         if self.gone < _ENOUGH and self.copies >= _MOST:
-            self.program.refuse("The copies are kept, so what becomes of them cannot be told.")
+            self.program.refuse("copies-are-kept")
         return self.gone >= _ENOUGH
 
     def leaves(self, value: Any) -> list[Any]:
@@ -86,7 +88,7 @@ class _Watched:
         plain = (int, float, str, bytes, bool, type(None))
         tensors = [leaf for leaf in leaves if isinstance(leaf, self.torch.Tensor)]
         if not tensors or any(not isinstance(leaf, (self.torch.Tensor, *plain)) for leaf in leaves):
-            self.program.refuse("It copies other objects than tensors: only the source tells more.")
+            self.program.refuse("copies-other-objects")
         return tensors
 
     def watch(self, originals: list[Any], copies: list[Any]) -> None:
@@ -100,10 +102,11 @@ class _Watched:
 
     def ended(self, both: Any, versions: list[int]) -> None:
         self.gone += 1
-        names = ("original is changed while the copy lives", "copy is changed")
-        for tensor, version, name in zip(both, versions, names, strict=True):
-            if tensor._version != version:
-                self.written = f"The {name}."
+        original, copied = (
+            tensor._version != version for tensor, version in zip(both, versions, strict=True)
+        )
+        self.original_changed = self.original_changed or original
+        self.copy_changed = self.copy_changed or copied
 
     def share(self, value: Any) -> Any:
         """Return tensors of the same memory, in containers of their own."""
@@ -147,7 +150,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return function
 
-    program.set_reason("Nothing was copied there.")
+    program.set_reason("nothing-copied")
     program.replace(torch.Tensor, "clone", make)
     program.replace_function(copy.__file__, "deepcopy", make)
 
@@ -161,7 +164,14 @@ FIX: FixSpec = FixSpec(
     p_helps=0.5,
     needs_finding=True,
     refuses=_LINES.refuses,
-    sentences=_LINES.sentences,
+    sentences=_LINES.sentences
+    | {
+        "original-is-changed": "The original is changed while the copy lives.",
+        "copy-is-changed": "The copy is changed.",
+        "copies-are-kept": "The copies are kept, so what becomes of them cannot be told.",
+        "copies-other-objects": "It copies other objects than tensors: only the source tells more.",
+        "nothing-copied": "Nothing was copied there.",
+    },
     suits=lambda trace: False,
     settings=settings,
     says=lambda settings: "read the original in place of its copy",

@@ -70,7 +70,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         return add
 
     in_place = torch.Tensor.__iadd__
-    program.set_reason("Nothing was added at the lines seen before.")
+    program.set_reason("nothing-added")
     for name in ("__add__", "__radd__", "__iadd__"):
         program.replace(torch.Tensor, name, make)
 
@@ -99,6 +99,7 @@ FIX = FixSpec(
         "no-kept-graphs": "No graph of an earlier step is kept.",
         "graphs-retained-on-purpose": "The program passes retain_graph=True: the graphs may be "
         "kept on purpose.",
+        "nothing-added": "Nothing was added at the lines seen before.",
     },
     settings=settings,
     by_hand=lambda recording: not settings(recording),

@@ -85,7 +85,7 @@ def settings(recording: Recording) -> list[Settings]:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     if not program.accelerator.is_available():
-        program.refuse("There is no GPU here.")
+        program.refuse("no-gpu-here")
 
     def make(old: Any) -> Any:
         def does_nothing(*args: Any, **kwargs: Any) -> None:
@@ -93,7 +93,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return does_nothing
 
-    program.set_reason("None of the calls was made.")
+    program.set_reason("no-call-made")
     for name in settings["calls"]:
         program.replace(program.accelerator.module, name, make)
 
@@ -130,6 +130,8 @@ FIX = FixSpec(
     refuses=refuses,
     sentences=_WAITS.sentences
     | {
+        "no-gpu-here": "There is no GPU here.",
+        "no-call-made": "None of the calls was made.",
         "no-gpu": "The model is on the CPU, where nothing waits for a GPU.",
     },
     touches=synchronization,

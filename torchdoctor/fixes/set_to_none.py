@@ -42,7 +42,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
 
         return zero_grad
 
-    program.set_reason("Nothing called zero_grad(set_to_none=False).")
+    program.set_reason("no-zero-grad-to-zero")
     program.replace(torch.optim.Optimizer, "zero_grad", make)
     program.replace(torch.nn.Module, "zero_grad", make)
 
@@ -63,6 +63,7 @@ FIX = FixSpec(
     sentences={
         "set-to-none-already": "Nothing calls zero_grad(set_to_none=False): gradients are set to "
         "None already.",
+        "no-zero-grad-to-zero": "Nothing called zero_grad(set_to_none=False).",
     },
     touches=zeroing,
     suits=lambda trace: trace.trains is True,

@@ -58,7 +58,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             if not isinstance(layer, tables) or layer.sparse or layer.num_embeddings < _ROWS:
                 continue
             if not all(map(takes_sparse, program.optimizers())):
-                program.refuse("Its optimizer takes no sparse gradients.")
+                program.refuse("takes-no-sparse-gradients")
             layer.sparse = True
             changed.append(layer)
             program.applied()
@@ -67,7 +67,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         while changed:
             changed.pop().sparse = False
 
-    program.set_reason("No large embedding was called.")
+    program.set_reason("no-embedding-called")
     program.on_model(change, undo)
 
 
@@ -82,6 +82,8 @@ FIX: FixSpec = FixSpec(
     refuses=refuses,
     sentences={
         "no-large-embedding": "No large embedding with dense gradients was seen.",
+        "takes-no-sparse-gradients": "Its optimizer takes no sparse gradients.",
+        "no-embedding-called": "No large embedding was called.",
     },
     suits=lambda trace: False,
     apply=apply,

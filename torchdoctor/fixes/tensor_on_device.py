@@ -65,7 +65,7 @@ def settings(recording: Recording) -> list[Settings]:
 
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
-    program.set_reason("None of the lines seen before was reached twice.")
+    program.set_reason("no-line-reached-twice")
     calls = _Calls(torch, settings, program)
     for name in {name for _, _, name in settings["made"]}:
         program.replace(torch, name, calls.make_factory)
@@ -162,7 +162,10 @@ FIX = FixSpec(
     p_helps=0.6,  # the copy is seen in the loop
     touches=touches,
     refuses=_MOVED.refuses,
-    sentences=_MOVED.sentences,
+    sentences=_MOVED.sentences
+    | {
+        "no-line-reached-twice": "None of the lines seen before was reached twice.",
+    },
     settings=settings,
     by_hand=_MOVED.by_hand,
     apply=apply,

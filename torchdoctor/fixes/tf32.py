@@ -59,13 +59,13 @@ def touches(recording: Recording) -> Touches:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     if torch.version.cuda is None:
-        program.refuse("This torch was built without CUDA, and TF32 is a format of NVIDIA's GPUs.")
+        program.refuse("torch-without-cuda")
     before: list[tuple[Any, str, Any]] = []  # (owner, name of its switch, what it was)
 
     def allow() -> None:
         capability = program.accelerator.capability() if torch.cuda.is_available() else None
         if capability is None or capability < _LEAST_CAPABILITY:
-            program.refuse("There is no GPU with TF32 tensor cores.")
+            program.refuse("no-tf32-here")
         switches = _switches(torch)
         before[:] = [(owner, name, getattr(owner, name)) for owner, name, _ in switches]
         for owner, name, on in switches:
@@ -77,7 +77,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
             setattr(owner, name, value)
         before.clear()
 
-    program.set_reason("Training did not begin.")
+    program.set_reason("training-did-not-begin")
     program.at_first_batch(allow, restore)
 
 
@@ -126,6 +126,9 @@ FIX = FixSpec(
         "allowed-already": "TF32 is already allowed for matrix products and convolutions.",
         "no-float32-parameters": "The model has no float32 parameters, and TF32 serves float32 "
         "alone.",
+        "torch-without-cuda": "This torch was built without CUDA, and TF32 is a format of "
+        "NVIDIA's GPUs.",
+        "no-tf32-here": "There is no GPU with TF32 tensor cores.",
     },
     touches=touches,
     suits=multiplies_float32,

@@ -146,7 +146,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
     try:
         check_if_dynamo_supported()
     except RuntimeError as error:
-        program.refuse(f"torch.compile does not work here: {error}")
+        program.refuse("does-not-work-here", message=str(error))
     options, name = _options(settings), settings.get("blocks")
     log = program.compile_log()
 
@@ -156,12 +156,12 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         if not any(parameter.requires_grad for parameter in parameters):
             return
         if any(type(m).__name__ == "DataParallel" for m in modules):
-            program.refuse("The model is wrapped in DataParallel, which copies it at each step.")
+            program.refuse("copied-at-each-step")
         if any(p.device.type == "cuda" for p in parameters) and find_spec("triton") is None:
-            program.refuse("Triton is not installed, which torch.compile needs on a GPU.")
+            program.refuse("no-triton")
         chosen = [m for m in modules if type(m).__name__ == name] if name else [module]
         if len(chosen) > 1 and not _inlines(torch):
-            program.refuse("This torch compiles each block by itself: it needs 2.5.")
+            program.refuse("compiles-each-block")
         if parameters[0].device.type == "cpu":
             _prepare_once()
         for part in chosen:
@@ -174,8 +174,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         elif program.state == "applied":
             program.details["passes"] = log.passes
 
-    reason = "No root module with trainable parameters was seen."
-    program.set_reason("No such block was seen." if name else reason)
+    program.set_reason("no-such-block" if name else "no-trainable-module")
     program.on_model(compile_module)
     program.at("backward", report)
 
@@ -291,6 +290,13 @@ FIX: FixSpec = FixSpec(
         "as is.",
         "no-cpp-compiler": "There is no C++ compiler on this machine, which torch.compile needs on "
         "a CPU.",
+        "does-not-work-here": "torch.compile does not work here: {message}",
+        "no-such-block": "No such block was seen.",
+        "no-trainable-module": "No root module with trainable parameters was seen.",
+        "copied-at-each-step": "The model is wrapped in DataParallel, which copies it at each "
+        "step.",
+        "no-triton": "Triton is not installed, which torch.compile needs on a GPU.",
+        "compiles-each-block": "This torch compiles each block by itself: it needs 2.5.",
     },
     settings=settings,
     suits=suits,

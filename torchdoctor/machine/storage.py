@@ -23,7 +23,7 @@ from torchdoctor.machine.mounts import Mount, kind_of, mount_of, mounts_now
 from torchdoctor.probe.hooks import file_reads
 from torchdoctor.probe.measure import page_cache
 from torchdoctor.schema import MountReads, RemoteReads, StagingPlace, StorageFacts, TableReads
-from torchdoctor.schema.program import Location
+from torchdoctor.schema.location import Location
 from torchdoctor.schema.recording import StepStatistics
 
 _CHUNK_BYTES = 128 * 1024

@@ -16,7 +16,8 @@ from torchdoctor.schema import (
     fact,
     figures,
 )
-from torchdoctor.schema.program import LoaderFacts, Location, ModelFacts, OptimizerFacts
+from torchdoctor.schema.location import Location
+from torchdoctor.schema.program import LoaderFacts, ModelFacts, OptimizerFacts
 
 _WORTH_IN_16_BITS = 0.05  # of the step
 MOSTLY_READY = 0.5  # of the waits for workers

@@ -261,10 +261,8 @@ ENDED = {  # of launches that gave nothing, and why
     "no-step-measured": "No step was measured.",
     "failed-after-launches": "{why:fact}, after {launches:counted launch, launches} without a "
     "failure.",
-    "could-not-apply": "{fix} could not be applied: {message}",
+    "could-not-apply": "{fix} could not be applied: {why:fact}.",
     "could-not-apply-silently": "{fix} could not be applied: no reason given",
-    "refused-in-program": "{message}",
-    "still-pending": "{message}",
     "refused-silently": "{fix} refused to be applied.",
     "found-nothing": "{fix} found nothing to apply to.",
     "first-block-did-not-end": "its first block of steps did not end",
@@ -281,6 +279,58 @@ ENDED = {  # of launches that gave nothing, and why
     "untouched-unmeasured-twice": "Trials stopped: the untouched program could not be measured "
     "twice in a row ({why:fact}).",
     "untouched-unmeasured": "The untouched program could not be measured ({why:fact}).",
+}
+IN_PROGRAM = {  # why a fix is not applied in the program, as what all fixes use tells it
+    "raised": "{error}: {message}",
+    "not-switched-off": "it could not be switched off: {why:fact}",
+    "package-not-installed": "{package} is not installed in the program's environment.",
+    "training-did-not-begin": "Training did not begin.",
+    "model-not-on-cpu": "The model is not on the CPU.",
+    "function-not-called": "The function was not called.",
+    "is-a-generator": "{function} is a generator: no call returns its result.",
+    "held-by-nobody": "The function {function} is held by no module or class.",
+    "few-calls-repeat": "Only {of_calls:whole_percent} of these calls repeat an earlier one, so "
+    "most of them run as before.",
+    "result-changed-in-place": "The program changes a result of these calls in place.",
+    "results-too-large": "The results of these calls are too large to be kept.",
+    "no-loader-made": "No DataLoader that it could change was made.",
+    "no-loader-feeds-loop": "No loader feeds the training loop, so there can be no second one.",
+    "loader-unchanged": "The fix changes nothing about the loader.",
+    "nothing-shows-learning": "The program shows no backward pass or optimizer step after a batch.",
+    "iterators-share-samples": "Two iterators over one IterableDataset would share its samples.",
+    "own-way-of-batches": "{loader} hands out its batches in a way of its own.",
+    "iterable-not-sharded": "{dataset} is an IterableDataset that was not seen to shard itself by "
+    "worker.",
+    "workers-not-forked": "The workers are not forked, or the program chose their multiprocessing "
+    "context.",
+    "dataset-changes-itself": "The data set changes itself ({attribute}) while it prepares a "
+    "sample.",
+    "several-processes-together": "Several processes train together.",
+    "ready-batches-unknown": "It is not known how many batches lie ready ({error}).",
+    "batches-from-elsewhere": "Its steps take batches from elsewhere as well.",
+    "too-few-batches-asked-for": "The training loop asks for too few batches.",
+    "queue-not-refilled": "The second loader's workers did not fill its queue in {most_s:.0f} s.",
+    "no-memory-for-state": "A copy of the training's state takes {copy_gb:.1f} GB, and beside a "
+    "step {free_gb:.1f} are free.",
+    "no-memory-for-workers": "{workers} more workers could take {needed_gb:.1f} GB of memory, and "
+    "{free_gb:.1f} GB are free.",
+    "no-shared-memory": "Batches of {ready_gb:.2f} GB would lie ready in shared memory, and "
+    "{free_gb:.2f} GB are free.",
+    "holds-generator": "The data set holds a random generator.",
+    "draws-random-numbers": "The data set draws random numbers: samples may differ each time.",
+    "each-sample-only-once": "The data set gives each sample only once.",
+    "another-sample-at-once": "The same index gave another sample when it was asked for again.",
+    "another-sample-later": "The same index gives another sample in another epoch.",
+    "tensors-not-kept": "The samples are tensors with a gradient, on a device, or sparse.",
+    "type-not-kept": "Its samples hold {type}, which is not kept.",
+    "scales-gradients-itself": "The program scales gradients itself (GradScaler).",
+    "backward-differentiated": "A backward pass is itself differentiated (create_graph).",
+    "gradients-of-chosen-tensors": "A backward pass asks for the gradients of chosen tensors "
+    "(inputs=).",
+    "no-optimizer-to-hold-back": "There is no optimizer whose step could be left out on overflow.",
+    "parameters-in-float16": "The model's own parameters are in float16: nothing can be unscaled.",
+    "gradients-within-step": "The optimizer computes gradients within its step (closure).",
+    "gradients-may-be-sparse": "Its gradients may be sparse.",
 }
 IN_TURNS = {  # why launches cannot run side by side
     "several-processes-train": "several processes train, whose collectives would have to stop at "
@@ -415,6 +465,7 @@ SENTENCES = {
     **NODES,
     **VERSIONS,
     **ENDED,
+    **IN_PROGRAM,
     **IN_TURNS,
     **NUMERICS,
 }

@@ -102,6 +102,7 @@ NO_TRIALS = {  # why no fix was tried
 }
 SENTENCES = {
     **remarks.ENDED,
+    **remarks.IN_PROGRAM,
     **remarks.NUMERICS,
     **REFUSALS,
     **CHOICES,
@@ -132,7 +133,7 @@ def with_reasons(report: Report, words: Mapping[str, str], cwd: str) -> Report:
         trials.append(_with_numerics(told_trial, words, cwd))
     ceilings = []
     for ceiling in report.ceiling_trials:
-        ended = told(ceiling.why)
+        ended = told(ceiling.why, [ceiling.ceiling])
         reason = ended.sentence if ended is not None else ceiling.reason
         ceilings.append(replace(ceiling, why=ended, reason=reason))
     training = []
@@ -193,10 +194,11 @@ def _with_numerics(measured: Measured, words: Mapping[str, str], cwd: str) -> Me
 
 def _told(evidence: Evidence, fixes: Iterable[str], words: Mapping[str, str], cwd: str) -> Evidence:
     """Return a fact with its sentence, by a template of these fixes or one that all share."""
-    specs = [catalogue.fixes()[fix] for fix in fixes if fix in catalogue.fixes()]
     sentences = dict(SENTENCES)
-    for spec in specs:
-        sentences.update(spec.sentences)
+    for ident in fixes:
+        spec = catalogue.fixes().get(ident) or catalogue.ceilings().get(ident)
+        if spec is not None:
+            sentences.update(spec.sentences)
     template = sentences.get(evidence.fact)
     if template is None or evidence.sentence:
         return evidence  # one of another version keeps the sentence that it is

@@ -12,6 +12,7 @@ from torchdoctor.schema.environment import *
 from torchdoctor.schema.evidence import *
 from torchdoctor.schema.fix_sets import *
 from torchdoctor.schema.launches import *
+from torchdoctor.schema.location import *
 from torchdoctor.schema.network import *
 from torchdoctor.schema.program import *
 from torchdoctor.schema.recording import *

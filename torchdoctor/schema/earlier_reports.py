@@ -46,7 +46,31 @@ def upgraded_recording(recording: Mapping[str, Any]) -> dict[str, Any]:
         remark = workload.get("remark")
         if isinstance(remark, str):
             today["workload"] = {**workload, "remark": {"fact": "said", "sentence": remark}}
+    if isinstance(processes := recording.get("processes"), list):
+        today["processes"] = [_process(process) for process in processes]
     return today
+
+
+def _process(process: Any) -> Any:
+    """Return what a process told with reasons as facts: they were sentences."""
+    if not isinstance(process, dict):
+        return process
+    today = dict(process)
+    if isinstance(check := process.get("sample_check"), dict):
+        today["sample_check"] = _with_fact(check, "reason", "why")
+    for name, earlier, field in (("fixes", "reason", "why"), ("loaders", "no_second", "no_second")):
+        if isinstance(rows := process.get(name), list):
+            today[name] = [_with_fact(row, earlier, field) for row in rows]
+    return today
+
+
+def _with_fact(row: Any, earlier: str, field: str) -> Any:
+    """Return a row with the text of an earlier field as a fact in the field of today."""
+    text = row.get(earlier) if isinstance(row, dict) else None
+    if not isinstance(text, str):
+        return row
+    rest = {name: value for name, value in row.items() if name != earlier}
+    return {**rest, field: {"fact": "message", "values": {"message": text}}}
 
 
 def with_throttling(record: Mapping[str, Any]) -> dict[str, Any]:

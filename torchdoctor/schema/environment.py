@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from torchdoctor.schema.program import Location
+from torchdoctor.schema.location import Location
 
 SLOW_KINDS = ("network", "FUSE", "rotating disk")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from torchdoctor.schema.program import Location
+from torchdoctor.schema.location import Location
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,9 @@ that is not known is ignored. So a new field of a type needs a default.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from torchdoctor.schema.evidence import Evidence
+from torchdoctor.schema.location import Location
+
 FillingWay = Literal["fixed", "asked", "whole-set"]
 
 # Fields of ProcessFacts that only the launch with the profiler window fills in. Together they are
@@ -32,16 +35,6 @@ ANALYSED = (
     "padded_products",
     "memory_snapshot",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Location:
-    """A place in the user's source."""
-
-    file: str  #: Absolute path.
-    line: int  #: Line, from 1.
-    function: str | None = None  #: Name of the function around it.
-    through: str | None = None  #: Package that makes what is made there; null: the line itself.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +131,7 @@ class LoaderFacts:
     sample_queue_share: float | None = None  # of a fetch: in the queue; None: not counted here
     sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
     dataset_writes: list[DatasetWrite] = field(default_factory=list)  # one for each attribute
-    no_second: str | None = None  # why no second loader over its data can run beside it; None: can
+    no_second: Evidence | None = None  # why none over its data can run beside it; None: one can
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,7 +362,7 @@ class SampleCheck:
     loader: int
     samples: int = 0  # that were asked for twice
     same: bool = False
-    reason: str | None = None  # why they are not the same
+    why: Evidence | None = None  # they are not the same
     draws_random: bool = False  # preparing them draws random numbers, or may
     sample_s: float | None = None  # median time of making one, in the training process
 
@@ -380,7 +373,7 @@ class AppliedFix:
 
     fix: str
     state: str  # "applied" | "refused" | "failed" | "pending" (nothing to apply it to yet)
-    reason: str | None = None
+    why: Evidence | None = None  # it is in that state
     details: dict[str, Any] = field(default_factory=dict)  # e.g. {"compile_s": 12.3}
 
 

@@ -8,8 +8,8 @@ from torchdoctor.schema.efficiency import Efficiency
 from torchdoctor.schema.environment import Environment, SensorStatistics
 from torchdoctor.schema.evidence import Evidence, Remark
 from torchdoctor.schema.launches import ProgramFailure
+from torchdoctor.schema.location import Location
 from torchdoctor.schema.network import NetworkUse
-from torchdoctor.schema.program import Location
 from torchdoctor.schema.recording import StepStatistics
 from torchdoctor.schema.summary import Summary
 from torchdoctor.schema.traced import RankTime, Shares, TraceStatistics

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torchdoctor.schema.evidence import Evidence, fact
-from torchdoctor.schema.program import Location
+from torchdoctor.schema.location import Location
 from torchdoctor.schema.recording import Recording
 from torchdoctor.schema.report import Finding
 from torchdoctor.schema.touched import Touched
@@ -186,6 +186,7 @@ class SwitchSpec(CatalogueEntry):
     by_second_loader: bool = False  # by a second loader with the changed arguments
     by_own_loader: bool = False  # while it is on, the program's own loader sets the pace
     settles_s: float = 0.0  # seconds after it was switched
+    sentences: Mapping[str, str] = field(default_factory=dict)  # of refusals, `reports.templates`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +210,6 @@ class FixSpec(SwitchSpec):
     p_helps: float = 0.35
 
     refuses: Doubt  # why it cannot apply
-    sentences: Mapping[str, str] = field(default_factory=dict)  # of refusals, `reports.templates`
     settings: Callable[[Recording], list[Settings]] = lambda _: [{}]  # most promising first
     says: Callable[[Settings], str | None] = lambda _: None  # with these settings; None: the title
     by_hand: Callable[[Recording], bool] = lambda _: False  # here it is code alone

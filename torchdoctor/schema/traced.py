@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from torchdoctor.schema.evidence import Evidence
-from torchdoctor.schema.program import Location
+from torchdoctor.schema.location import Location
 
 KNOWN_ENOUGH = 0.9  # of the matrix kernels' time must be of known sizes, or there is no MFU
 LISTED_OPERATORS = 40  # of a trace; an operator that is not listed may still have run

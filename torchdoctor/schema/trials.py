@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from torchdoctor.schema.evidence import Evidence
 from torchdoctor.schema.fix_sets import FixSet
-from torchdoctor.schema.program import Location
+from torchdoctor.schema.location import Location
 from torchdoctor.schema.touched import Bound
 
 # Facts of `Trial.choice`, where a fix was not measured.

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from torchdoctor.schema.evidence import Evidence
-from torchdoctor.schema.program import Location
+from torchdoctor.schema.location import Location
 from torchdoctor.schema.trials import Interval
 
 

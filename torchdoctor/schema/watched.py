@@ -5,7 +5,7 @@ from typing import Annotated
 
 from torchdoctor import __version__
 from torchdoctor.schema.evidence import Evidence
-from torchdoctor.schema.program import Location
+from torchdoctor.schema.location import Location
 from torchdoctor.schema.report import Finding
 from torchdoctor.schema.touched import Bound
 from torchdoctor.schema.traced import RankTime

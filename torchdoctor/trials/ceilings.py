@@ -85,7 +85,7 @@ def abandon(
         states_of_no_use = ("refused", "failed") if arm in ceilings else ("refused",)
         lacking = next((state for state in states if state.state in states_of_no_use), None)
         if lacking is not None:
-            arm.refused = why_refused(lacking) if lacking.reason else fact("could-not-be-tried")
+            arm.refused = why_refused(lacking) if lacking.why else fact("could-not-be-tried")
     if launch.failed_in is None:
         return False
     blocks = Counter(block.arm for block in launch.blocks)

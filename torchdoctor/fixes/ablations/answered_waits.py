@@ -67,7 +67,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         kept = of_copy(args, kwargs)
         return None if kept is None else (*kept, dtype)
 
-    program.set_reason("The loop read no value twice at the same place.")
+    program.set_reason("no-value-read-twice")
     program.restore_training()
     calls = program.answered_calls()
     for name in _SCALARS:
@@ -88,4 +88,7 @@ ABLATION = AblationSpec(
     share=share,
     settings=settings,
     apply=apply,
+    sentences={
+        "no-value-read-twice": "The loop read no value twice at the same place.",
+    },
 )

@@ -38,7 +38,7 @@ def settings(recording: Recording) -> Settings | None:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     answered = _BatchFunction(torch, settings, program)
-    program.set_reason("The function that prepares batches was not called by the loop.")
+    program.set_reason("not-called-by-loop")
     program.restore_training()
     program.at_first_batch(answered.start, answered.stop)
     program.at("backward", answered.learns)
@@ -52,8 +52,8 @@ class _BatchFunction:
         self.settings = settings
         self.program = program
         self.held = program.held_functions(
-            "A generator prepares the batches: no call returns one.",
-            "The function that prepares batches is held by no module or class.",
+            generator=program.reason("generator-prepares"),
+            unheld=program.reason("preparation-held-by-nobody"),
         )
         self.callers: list[Any] = []  # codes above the line that prepares, innermost first
         self.code: Any = None  # of the function that is answered; known once for all
@@ -113,7 +113,7 @@ class _BatchFunction:
         self.given.add(key)
         batch = self.kept[key]
         if batch.is_changed():
-            self.program.refuse("The program changes its batches in place.")
+            self.program.refuse("changes-its-batches")
         self.program.applied()
         return (batch.again(),)
 
@@ -123,7 +123,7 @@ class _BatchFunction:
         if not any(
             isinstance(leaf, self.torch.Tensor) or self.program.is_array(leaf) for leaf in leaves
         ):
-            self.program.refuse("The function that prepares batches returns no tensor or array.")
+            self.program.refuse("returns-no-tensor")
         self.given.add(key)
         self.kept[key] = self.program.replayed(value)
 
@@ -137,7 +137,7 @@ class _BatchFunction:
         # A decorator of torch's has one code for all.
         called = [code for code in on_the_way if _OF_TORCH not in code.co_filename]
         if not called:
-            self.program.refuse("The loop prepares its batches itself: there is no call to answer.")
+            self.program.refuse("no-call-to-answer")
         self.code = called[-1]
         self.stop()
         self.start()
@@ -158,4 +158,13 @@ ABLATION = AblationSpec(
     share=share,
     settings=settings,
     apply=apply,
+    sentences={
+        "generator-prepares": "A generator prepares the batches: no call returns one.",
+        "preparation-held-by-nobody": "The function that prepares batches is held by no module or "
+        "class.",
+        "not-called-by-loop": "The function that prepares batches was not called by the loop.",
+        "changes-its-batches": "The program changes its batches in place.",
+        "returns-no-tensor": "The function that prepares batches returns no tensor or array.",
+        "no-call-to-answer": "The loop prepares its batches itself: there is no call to answer.",
+    },
 )

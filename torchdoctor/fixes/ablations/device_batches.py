@@ -47,7 +47,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         return describe(args[0], torch.device(kind if device is None else device))
 
     kind = program.accelerator.type
-    program.set_reason("The loop copies nothing to a device.")
+    program.set_reason("copies-nothing")
     program.restore_training()
     calls = program.answered_calls()
     calls.of(torch.Tensor, "to", of_to)
@@ -61,4 +61,7 @@ ABLATION = AblationSpec(
     share=share,
     settings=settings,
     apply=apply,
+    sentences={
+        "copies-nothing": "The loop copies nothing to a device.",
+    },
 )

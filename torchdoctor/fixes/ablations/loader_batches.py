@@ -17,7 +17,6 @@ _BATCHES = 2  # no more than are discarded after a switch, or a block would hold
 _BETWEEN = 0.02  # of the step, spent between epochs: with more, they must end where they do
 _FEW = 3  # answers
 _MOST_SHAPES = 2  # of batches: those of a whole one, and of the short last one
-_VARIES = "Its batches have ever other shapes: two of them do not stand for all."
 
 
 def share(recording: Recording) -> float | None:
@@ -49,7 +48,7 @@ def settings(recording: Recording) -> Settings | None:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     batches = _Batches(torch, settings, program)
-    program.set_reason("Its loader handed out no batch.")
+    program.set_reason("no-batch-handed-out")
     program.restore_training()
     program.at_first_batch(batches.start, batches.give_back)
     program.at("backward", batches.learns)
@@ -71,7 +70,7 @@ class _Batches:
 
     def start(self) -> None:
         if self.settings.get("varies"):
-            self.program.refuse(_VARIES)
+            self.program.refuse("batch-shapes-vary")
         self.elsewhere = False
         self.beside = 0
         self.alone = 0
@@ -94,20 +93,17 @@ class _Batches:
         if not self.program.usable or not self.torch.is_grad_enabled():
             return None
         if left is None and self.settings.get("epochs_matter"):
-            self.program.refuse(
-                "What is done between its epochs takes time, and its loader does not say how many "
-                "batches an epoch has."
-            )
+            self.program.refuse("epoch-length-unknown")
         if left is not None and left <= 0:
             return ()
         self.learned = False
         self.beside, self.alone = self.beside + self.elsewhere, self.alone + (not self.elsewhere)
         self.elsewhere = False
         if self.beside >= _FEW and self.beside > self.alone:
-            self.program.refuse("Its steps take batches from elsewhere as well.")
+            self.program.refuse("batches-from-elsewhere")
         batch = self.kept[self.answered % _BATCHES]
         if batch.is_changed():
-            self.program.refuse("The program changes its batches in place.")
+            self.program.refuse("changes-its-batches")
         self.answered += 1
         self.program.applied()
         return (batch.again(),)
@@ -120,7 +116,7 @@ class _Batches:
         if self.kept and replayed.shapes != self.kept[0].shapes:
             longer = replayed.is_longer_than(self.kept[0])
             if longer is None:
-                self.program.refuse(_VARIES)
+                self.program.refuse("batch-shapes-vary")
             if not longer:
                 return  # the short last one of an epoch
             self.kept.clear()
@@ -134,4 +130,12 @@ ABLATION = AblationSpec(
     share=share,
     settings=settings,
     apply=apply,
+    sentences={
+        "batch-shapes-vary": "Its batches have ever other shapes: two of them do not stand for "
+        "all.",
+        "epoch-length-unknown": "What is done between its epochs takes time, and its loader does "
+        "not say how many batches an epoch has.",
+        "no-batch-handed-out": "Its loader handed out no batch.",
+        "changes-its-batches": "The program changes its batches in place.",
+    },
 )

@@ -38,7 +38,7 @@ def settings(recording: Recording) -> dict[str, Any] | None:
 
 def apply(torch: Any, settings: Settings, program: Any) -> None:
     skipped = _Skipped(torch, program)
-    program.set_reason("No model's forward could be left out.")
+    program.set_reason("no-forward-left-out")
     program.restore_training()
     program.at_first_batch(skipped.start, skipped.forget)
     program.at("iteration", skipped.next_iteration)
@@ -107,7 +107,7 @@ class _Skipped:
             return
         self.shapes.add(key)
         if len(self.shapes) > _MOST_SHAPES:
-            self.program.refuse("Its model's inputs have ever other shapes.")
+            self.program.refuse("input-shapes-vary")
         tensors = [
             tree_leaf
             for tree_leaf in self.tree.tree_leaves(output)
@@ -155,4 +155,8 @@ ABLATION = AblationSpec(
     share=share,
     settings=settings,
     apply=apply,
+    sentences={
+        "no-forward-left-out": "No model's forward could be left out.",
+        "input-shapes-vary": "Its model's inputs have ever other shapes.",
+    },
 )

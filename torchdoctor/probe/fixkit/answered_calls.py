@@ -75,10 +75,7 @@ class AnsweredCalls:
         calls = self._answered + self._made
         few = self._answered < _LEAST_ANSWERED * calls
         if few and self._iterations >= _ENOUGH and self._program.usable:
-            self._program.refuse(
-                "Only %.0f %% of these calls repeat an earlier one, so most of them run as before."
-                % (100.0 * self._answered / calls)
-            )
+            self._program.refuse("few-calls-repeat", of_calls=self._answered / calls)
 
     def _wrapper(self, old, name, describe):
         guarded = self._program.guarded
@@ -121,7 +118,7 @@ class AnsweredCalls:
             return None
         value, version = kept
         if getattr(value, "_version", None) != version:
-            self._program.refuse("The program changes a result of these calls in place.")
+            self._program.refuse("result-changed-in-place")
         self._answered += not self._first
         if self._program.state == "pending":
             self._program.applied()
@@ -132,6 +129,6 @@ class AnsweredCalls:
         if hasattr(value, "element_size"):
             self._bytes += value.numel() * value.element_size()
         if self._bytes > _MOST_BYTES:
-            self._program.refuse("The results of these calls are too large to be kept.")
+            self._program.refuse("results-too-large")
         if len(self._kept) < _MOST_KEPT:
             self._kept[key] = (value, getattr(value, "_version", None))

@@ -50,8 +50,7 @@ class GradientScaling:
     def _refuse_another(self, old):
         def scale(scaler, *args, **kwargs):
             if scaler.is_enabled():
-                reason = "The program scales gradients itself (GradScaler)."
-                self._program.guarded(self._program.refuse, reason)
+                self._program.guarded(self._program.refuse, "scales-gradients-itself")
             return old(scaler, *args, **kwargs)
 
         return scale
@@ -76,14 +75,14 @@ class GradientScaling:
         if not program.usable or self._scaled is not None:
             return None
         if kwargs.get("create_graph") or (len(args) > 2 and args[2]):
-            program.refuse("A backward pass is itself differentiated (create_graph).")
+            program.refuse("backward-differentiated")
         if kwargs.get("inputs") is not None:
-            program.refuse("A backward pass asks for the gradients of chosen tensors (inputs=).")
+            program.refuse("gradients-of-chosen-tensors")
         parameters = self._parameters_now()
         if not program.optimizers():
-            program.refuse("There is no optimizer whose step could be left out on overflow.")
+            program.refuse("no-optimizer-to-hold-back")
         if any(p.dtype == self._torch.float16 for p in parameters):
-            program.refuse("The model's own parameters are in float16: nothing can be unscaled.")
+            program.refuse("parameters-in-float16")
         # What earlier micro-batches left is divided with the rest after the pass.
         earlier = self._gradients()
         if earlier:
@@ -134,7 +133,7 @@ class GradientScaling:
         """Leave the step out where its gradients are not finite."""
         # `args` of the hook hold the optimizer itself first.
         if kwargs.get("closure") is not None or any(callable(arg) for arg in args[1:]):
-            self._program.refuse("The optimizer computes gradients within its step (closure).")
+            self._program.refuse("gradients-within-step")
         self._restore()
         if any(overflow.item() for overflow in self._overflows.values()):
             self._overflows.clear()

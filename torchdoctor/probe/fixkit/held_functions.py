@@ -12,7 +12,7 @@ class HeldFunctions:
     """Puts other functions in place of those whose code is meant, and takes them away again.
 
     Code that was bound before (a local name, a list of hooks) goes on calling the old one.
-    `generator`, `unheld`: why it is refused where one is a generator, or nobody holds any.
+    `generator`, `unheld`: the reason where one is a generator, or nobody holds any.
     """
 
     def __init__(self, program, generator, unheld):
@@ -30,7 +30,7 @@ class HeldFunctions:
             for name, value in list(vars(owner).items()):
                 self._replace(owner, name, value, suits, make)
         if not self._replaced:
-            self._program.refuse(self._unheld)
+            self._program.refuse_for(self._unheld)
 
     def _replace(self, owner, name, value, suits, make):
         plain = value.__func__ if type(value) in (staticmethod, classmethod) else value
@@ -40,7 +40,7 @@ class HeldFunctions:
         if any(plain is new for _, new in self._made.values()):
             return
         if inner.__code__.co_flags & _YIELDS:
-            self._program.refuse(self._generator)
+            self._program.refuse_for(self._generator)
         key = id(plain), make
         if key not in self._made:
             self._made[key] = (plain, functools.wraps(plain)(make(plain)))

@@ -17,6 +17,7 @@ from ..accelerator import Accelerator
 from ..hooks import file_reads
 from ..hooks.compile_log import CompileLog
 from ..measure import inferred_inputs, nested
+from ..reasons import raised, reason
 from ..wrapping import around_steps, stand_in, temporary_count
 from . import answered_calls, held_functions, read_redirect, second_loader, training_state
 from .gradient_scaling import GradientScaling
@@ -27,7 +28,7 @@ _KERNELS = ("/proc/", "/sys/", "/dev/", "/run/")
 
 
 class Refusal(Exception):
-    """The fix does not apply to this program; the message says why."""
+    """The fix does not apply to this program; its argument is the reason, as data."""
 
 
 class _GivenUp(Exception):
@@ -51,7 +52,7 @@ class Program:
         self.optimizers = optimizers
         self.loaders = loaders
         self.state = "pending"
-        self.reason = None
+        self.why = None  # the reason for its state, as `reasons.reason` makes it
         self.details = {}
         self.functions = {}  # by event: what the hooks call while it is on
         self.second_loader = None
@@ -67,6 +68,7 @@ class Program:
     temporary_count = staticmethod(temporary_count)
     is_at = staticmethod(held_functions.is_at)
     undecorated = staticmethod(held_functions.undecorated)
+    reason = staticmethod(reason)
     compiled_with_it = staticmethod(dynamo_frames.compiled_for_the_program)
 
     @property
@@ -92,13 +94,26 @@ class Program:
         """
         self.functions.setdefault(event, []).append(function)
 
-    def refuse(self, reason):
-        """Raise `Refusal`: the fix does not apply, with the reason that the user reads."""
-        raise Refusal(reason)
+    def refuse(self, fact, **values):
+        """Raise `Refusal`: the fix does not apply.
 
-    def give_up(self, reason):
+        The fix's `sentences`, or those that all fixes share, hold the template of the fact.
+        """
+        raise Refusal(reason(fact, **values))
+
+    def refuse_for(self, why):
+        """Raise `Refusal` for a reason that was made before; None: it is not refused."""
+        if why is not None:
+            raise Refusal(why)
+
+    def give_up(self, fact, **values):
         """Raise what leaves a fix that is switched in a running program to launches of its own."""
-        raise _GivenUp(reason)
+        raise _GivenUp(reason(fact, **values))
+
+    def give_up_for(self, why):
+        """Raise the like of `give_up` for a reason that was made before; None: it goes on."""
+        if why is not None:
+            raise _GivenUp(why)
 
     def before_loader(self, function, only=None, with_second=False):
         """Let function(arguments: dict) change a DataLoader's arguments beforehand.
@@ -111,7 +126,7 @@ class Program:
             if only is None or ident == only:
                 function(arguments)
 
-        self.set_reason(self.reason or "No DataLoader that it could change was made.")
+        self.why = self.why or reason("no-loader-made")
         if self.switched and with_second:
             if self.second_loader is None:
                 self.second_loader = second_loader.SecondLoader(self)
@@ -168,9 +183,7 @@ class Program:
         def keep():
             if not kept:
                 training = self.torch, self.modules, self.optimizers()
-                lacking = training_state.lacking(*training)
-                if lacking is not None:
-                    self.give_up(lacking)
+                self.give_up_for(training_state.lacking(*training))
                 kept.append(training_state.TrainingState(*training))
 
         self.at_first_batch(keep, lambda: kept and kept.pop().put_back())
@@ -228,8 +241,8 @@ class Program:
     def replace_function(self, file, name, make):
         """Call make(old) in place of a function of the program's own, from the first batch on."""
         held = self.held_functions(
-            "%s is a generator: no call returns its result." % name,
-            "The function %s is held by no module or class." % name,
+            generator=reason("is-a-generator", function=name),
+            unheld=reason("held-by-nobody", function=name),
         )
         suits = held_functions.is_at(file, name)
         self.at_first_batch(lambda: held.put(suits, make), held.take_back)
@@ -265,11 +278,11 @@ class Program:
         """Note that the fix took effect."""
         self.details.update(details)
         if self.state == "pending":
-            self.state, self.reason = "applied", None  # the reason was why it was pending
+            self.state, self.why = "applied", None  # the reason was why it was pending
 
-    def set_reason(self, text):
-        """Set why the fix is in the state that it is in."""
-        self.reason = text
+    def set_reason(self, fact, **values):
+        """Set why the fix is in the state that it is in, as `refuse` does."""
+        self.why = reason(fact, **values)
 
     def is_settled(self):
         """Return True if nothing in the background disturbs a block; also where it failed."""
@@ -290,12 +303,11 @@ class Program:
         try:
             return function(*args)
         except Refusal as refusal:
-            self.state, self.reason = "refused", str(refusal)
-        except _GivenUp as reason:
-            self.state, self.reason = "failed", str(reason)
+            self.state, self.why = "refused", refusal.args[0]
+        except _GivenUp as given_up:
+            self.state, self.why = "failed", given_up.args[0]
         except Exception as error:
-            self.state = "failed"
-            self.reason = "%s: %s" % (type(error).__name__, error)
+            self.state, self.why = "failed", raised(error)
         return None
 
     def redirect_reads(self, function):
@@ -352,7 +364,7 @@ class Program:
 
     def facts(self):
         """Return the fix's state as `schema.AppliedFix`."""
-        return {name: getattr(self, name) for name in ("fix", "state", "reason", "details")}
+        return {name: getattr(self, name) for name in ("fix", "state", "why", "details")}
 
 
 class _Inert:

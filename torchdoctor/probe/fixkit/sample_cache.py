@@ -3,6 +3,7 @@
 import sys
 
 from ..measure.nested import leaves, parts_of
+from ..reasons import reason
 from .random_states import SCALARS, global_states, held_generators, restore, same_states
 
 _ASKED_TWICE = 8  # of the first samples
@@ -11,13 +12,17 @@ _DEPTH = 4  # of attributes that are searched for a random generator
 
 
 class NotKeptError(Exception):
-    """The cache may not be used for this data set; the message says why."""
+    """The cache may not be used for this data set; `why` is the reason, as data."""
+
+    def __init__(self, fact, **values):
+        super().__init__(fact)
+        self.why = reason(fact, **values)
 
 
 class SampleCache:
     """Samples of one data set in one process, up to `limit` bytes.
 
-    on_use(): a sample is answered from memory; on_off(reason): none may be.
+    on_use(): a sample is answered from memory; on_off(why): none may be.
     """
 
     def __init__(self, torch, limit, on_use, on_off):
@@ -56,40 +61,40 @@ class SampleCache:
             if before is not None:
                 self._ask_twice(dataset, index, sample, before)
             self._keep(index, sample)
-        except NotKeptError as reason:
-            self._switch_off(str(reason))
+        except NotKeptError as error:
+            self._switch_off(error.why)
         return sample
 
     def _ask_twice(self, dataset, index, sample, before):
         torch = self._torch
         if not self._asked_twice and held_generators(leaves(dataset, torch), torch, _DEPTH):
             self.draws_random = True
-            raise NotKeptError("The data set holds a random generator.")
+            raise NotKeptError("holds-generator")
         self._asked_twice += 1
         after = global_states(torch)
         if not same_states(before, after):
             self.draws_random = True
-            raise NotKeptError("The data set draws random numbers: samples may differ each time.")
+            raise NotKeptError("draws-random-numbers")
         try:
             again = dataset[index]
         except Exception as error:
-            raise NotKeptError("The data set gives each sample only once.") from error
+            raise NotKeptError("each-sample-only-once") from error
         finally:
             restore(torch, after)
         if not self._equal(sample, again):
-            raise NotKeptError("The same index gave another sample when it was asked for again.")
+            raise NotKeptError("another-sample-at-once")
 
     def _checked(self, dataset, index):
         self._to_check -= 1
         sample = dataset[index]
         if not self._equal(self._samples[index], sample):
-            self._switch_off("The same index gives another sample in another epoch.")
+            self._switch_off(reason("another-sample-later"))
         return sample
 
-    def _switch_off(self, reason):
+    def _switch_off(self, why):
         self.on = False
         self._samples.clear()
-        self._on_off(reason)
+        self._on_off(why)
 
     def _keep(self, index, sample):
         size = self._size(sample)
@@ -115,8 +120,7 @@ class SampleCache:
             return sample
         if kind is self._torch.Tensor:
             if sample.requires_grad or sample.device.type != "cpu" or sample.is_sparse:
-                why = "The samples are tensors with a gradient, on a device, or sparse."
-                raise NotKeptError(why)
+                raise NotKeptError("tensors-not-kept")
             return sample.clone()
         if kind is list or kind is tuple:
             return kind(map(self._copy, sample))
@@ -128,8 +132,7 @@ class SampleCache:
             return sample.copy(order="K")
         if kind.__module__ == "PIL.Image" and kind.__name__ == "Image":
             return sample.copy()
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        raise NotKeptError(f"Its samples hold {name}, which is not kept.")
+        raise NotKeptError("type-not-kept", type=f"{kind.__module__}.{kind.__qualname__}")
 
     def _equal(self, kept, sample):
         """Return whether two samples are the same, byte by byte."""

@@ -12,6 +12,7 @@ import time
 
 from ..measure.loader_facts import why_no_second
 from ..measure.nested import parts_of
+from ..reasons import reason
 from . import random_states, spare_memory
 
 _DEPTH = 3  # of attributes whose generators are cloned, and of what a data set holds
@@ -72,16 +73,14 @@ class SecondLoader:
         loaders = self._program.loaders()
         boundary = program.plan.get("boundary") or {}
         if boundary.get("learned_by") == "batch":
-            program.give_up("The program shows no backward pass or optimizer step after a batch.")
+            program.give_up("nothing-shows-learning")
         by_loader = boundary.get("kind") == "loader"
         self._ident = boundary["ident"] if by_loader else loaders.last
         record = None if self._ident is None else loaders.known[self._ident]
         loader = None if record is None else record.loader()
         if loader is None:
-            program.give_up("No loader feeds the training loop, so there can be no second one.")
-        reason = why_no_second(loader, program.torch, record.writes)
-        if reason is not None:
-            program.give_up(reason)
+            program.give_up("no-loader-feeds-loop")
+        program.give_up_for(why_no_second(loader, program.torch, record.writes))
         states = random_states.global_states(program.torch)
         try:
             self._loader = self._made(loader, record, loaders)
@@ -92,7 +91,7 @@ class SecondLoader:
         try:
             self._is_full()
         except (AttributeError, NotImplementedError) as error:  # macOS counts no queue
-            self._end("It is not known how many batches lie ready (%r)." % error)
+            self._end(reason("ready-batches-unknown", error=repr(error)))
 
     def _made(self, loader, record, loaders):
         program = self._program
@@ -101,19 +100,17 @@ class SecondLoader:
         for function in self.functions:
             function(arguments, self._ident)
         if all(arguments[name] is before[name] for name in before):
-            program.give_up(program.reason or "The fix changes nothing about the loader.")
+            program.give_up_for(program.why or reason("loader-unchanged"))
         workers = arguments["num_workers"]
         data = program.torch.utils.data
         alone = not workers and not loader.num_workers
         if alone and isinstance(loader.dataset, data.IterableDataset):
-            program.give_up("Two iterators over one IterableDataset would share its samples.")
+            program.give_up("iterators-share-samples")
         if workers:
             arguments["persistent_workers"] = True
             arguments["timeout"] = arguments["timeout"] or _WAIT_S
         self._stock = workers * (arguments["prefetch_factor"] or 2)
-        lacking = spare_memory.lacking(workers, self._stock * record.batch_bytes)
-        if lacking is not None:
-            program.give_up(lacking)
+        program.give_up_for(spare_memory.lacking(workers, self._stock * record.batch_bytes))
         return second(loader, arguments, record.place(), program.torch, loaders.untouched_init)
 
     def answer(self, ident, left):
@@ -129,7 +126,7 @@ class SecondLoader:
         self._beside += self._elsewhere
         self._elsewhere = False
         if self._beside >= _FEW and 2 * self._beside > self._answered:
-            self._end("Its steps take batches from elsewhere as well.")
+            self._end(reason("batches-from-elsewhere"))
         try:
             batches = self._next(endless=left is not None)
         except BaseException:
@@ -166,11 +163,11 @@ class SecondLoader:
             self._waited += 1
             if self._answered < max(self._stock, 1):
                 if self._waited > most_iterations(self._stock):
-                    self._end("The training loop asks for too few batches.")
+                    self._end(reason("too-few-batches-asked-for"))
                 return False
             return not self._stock or self._ready.are_used_up(self._iterator._data_queue.qsize())
         if not self._is_full() and time.perf_counter() - self._off_s > _REFILL_S:
-            self._end("The second loader's workers did not fill its queue in %.0f s." % _REFILL_S)
+            self._end(reason("queue-not-refilled", most_s=_REFILL_S))
         return self._is_full()
 
     def _is_full(self):
@@ -178,9 +175,9 @@ class SecondLoader:
         iterator = self._iterator
         return not self._stock or iterator._data_queue.qsize() >= iterator._tasks_outstanding
 
-    def _end(self, reason):
+    def _end(self, why):
         self.close()
-        self._program.give_up(reason)
+        self._program.give_up_for(why)
 
     def close(self):
         """End its workers; from here on the program's own batches are handed out."""

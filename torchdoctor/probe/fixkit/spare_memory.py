@@ -2,11 +2,13 @@
 
 import os
 
+from ..reasons import reason
+
 _CGROUP = "/sys/fs/cgroup"
 
 
 def lacking(workers, ready_bytes):
-    """Return why more workers may need more memory than there is, as a sentence; None: they fit.
+    """Return why more workers may need more memory than there is, as a reason; None: they fit.
 
     Each may get a copy of all that this process has; `ready_bytes`: in shared memory.
     """
@@ -14,12 +16,11 @@ def lacking(workers, ready_bytes):
     needed = workers * own_bytes + ready_bytes
     available = available_bytes()
     if available is not None and needed > available:
-        text = "%d more workers could take %.1f GB of memory, and %.1f GB are free."
-        return text % (workers, needed / 1e9, available / 1e9)
+        figures = {"needed_gb": needed / 1e9, "free_gb": available / 1e9}
+        return reason("no-memory-for-workers", workers=workers, **figures)
     shared = _shared_bytes()
     if shared is not None and ready_bytes > shared:
-        text = "Batches of %.2f GB would lie ready in shared memory, and %.2f GB are free."
-        return text % (ready_bytes / 1e9, shared / 1e9)
+        return reason("no-shared-memory", ready_gb=ready_bytes / 1e9, free_gb=shared / 1e9)
     return None
 
 

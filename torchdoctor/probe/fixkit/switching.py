@@ -8,6 +8,7 @@ import random
 import time
 
 from .. import step_log
+from ..reasons import raised, reason
 from .second_loader import ReadyBatches, ready_in
 
 BASELINE = 0  # the number of the untouched program; arms count from 1
@@ -214,7 +215,6 @@ class Switching:
             except Exception as error:
                 whole = False
                 program.state = "failed"
-                why = "it could not be switched off: %s: %s"
-                program.reason = why % (type(error).__name__, error)
+                program.why = reason("not-switched-off", why=raised(error))
         self._session.programs = []
         return whole

@@ -8,6 +8,7 @@ import copy
 import gc
 
 from ..accelerator import Accelerator
+from ..reasons import reason
 from . import random_states, spare_memory
 
 
@@ -93,10 +94,7 @@ def lacking(torch, modules, optimizers):
             unused = module.memory_reserved(device) - module.max_memory_allocated(device)
             free = module.mem_get_info(device)[0] + unused
         if free is not None and size > free:
-            return (
-                "A copy of the training's state takes %.1f GB, and beside a step %.1f are free."
-                % (size / 1e9, max(free, 0) / 1e9)
-            )
+            return reason("no-memory-for-state", copy_gb=size / 1e9, free_gb=max(free, 0) / 1e9)
     return None
 
 

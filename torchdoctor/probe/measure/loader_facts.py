@@ -10,6 +10,7 @@ import os
 import time
 import weakref
 
+from ..reasons import reason
 from ..wrapping import wrap
 from . import dataset_writes
 from .batch_sizes import BatchSizes
@@ -176,19 +177,18 @@ def why_no_second(loader, torch, writes):
     dataset = loader.dataset
     methods = ("__iter__", "_get_iterator", "_index_sampler")
     if any(getattr(cls, name, None) is not getattr(original, name, None) for name in methods):
-        return "%s hands out its batches in a way of its own." % cls.__qualname__
+        return reason("own-way-of-batches", loader=cls.__qualname__)
     if isinstance(dataset, torch.utils.data.IterableDataset) and not shards(dataset):
-        name = type(dataset).__qualname__
-        return "%s is an IterableDataset that was not seen to shard itself by worker." % name
+        return reason("iterable-not-sharded", dataset=type(dataset).__qualname__)
     # Asking without `allow_none` would settle the method for the program.
     method = torch.multiprocessing.get_start_method(allow_none=True)
     method = method or multiprocessing.get_all_start_methods()[0]
     if loader.multiprocessing_context is not None or method != "fork":
-        return "The workers are not forked, or the program chose their multiprocessing context."
+        return reason("workers-not-forked")
     if writes:
-        return "The data set changes itself (%s) while it prepares a sample." % writes[0]["name"]
+        return reason("dataset-changes-itself", attribute=writes[0]["name"])
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        return "Several processes train together."
+        return reason("several-processes-together")
     return None
 
 

@@ -10,6 +10,7 @@ from functools import partial
 
 from ..fixkit import random_states
 from ..fixkit.sample_cache import SampleCache
+from ..reasons import raised
 
 _MOST_S = 3.0
 _SAMPLES = 8
@@ -23,7 +24,8 @@ class SampleCheck:
 
     def __init__(self, session):
         self._session = session
-        self._row = self._reason = None
+        self._row = None
+        self._why_not = None  # kept: the reason, as data
         self._asked = 0
         self._took = []
         self._draws_random = False
@@ -35,19 +37,19 @@ class SampleCheck:
         dataset = getattr(loader, "dataset", None)
         if dataset is None or isinstance(dataset, torch.utils.data.IterableDataset):
             return
-        cache = SampleCache(torch, _MOST_BYTES, lambda: None, partial(setattr, self, "_reason"))
+        cache = SampleCache(torch, _MOST_BYTES, lambda: None, partial(setattr, self, "_why_not"))
         if cache.makes_whole_batches(dataset):
             return
         # A thread: a data set that waits for ever must not keep the launch from its end.
         asking = threading.Thread(target=self._ask, args=(loader, cache), daemon=True)
         asking.start()
         asking.join(_MOST_S)
-        if self._asked >= _FEWEST or self._reason is not None:
+        if self._asked >= _FEWEST or self._why_not is not None:
             self._row = {
                 "loader": ident,
                 "samples": self._asked,
-                "same": self._reason is None,
-                "reason": self._reason,
+                "same": self._why_not is None,
+                "why": self._why_not,
                 "draws_random": self._draws_random or cache.draws_random,
                 "sample_s": sorted(self._took)[len(self._took) // 2] if self._took else None,
             }
@@ -71,7 +73,7 @@ class SampleCheck:
             for index in indices[:_AGAIN]:
                 cache.get(dataset, index)
         except Exception as error:
-            self._reason = "%s: %s" % (type(error).__name__, error)
+            self._why_not = raised(error)
 
     def _collates_at_random(self, loader, samples):
         torch = self._session.torch
