@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from launching import launch_script
 
-from torchdoctor.launch.endings import by_layer, said_besides, with_ending
-from torchdoctor.launch.launch import LaunchResult
+from torchdoctor.launch.endings import by_layer, how_it_ended, said_besides, with_ending
+from torchdoctor.launch.launch import LaunchResult, RunningLaunch
 from torchdoctor.launch.layer_limits import Room
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.reports import remarks
@@ -70,6 +70,20 @@ def test_a_launch_that_is_not_done_in_time_says_how_long_it_had(tmp_path: Path) 
     how, why = ending(result)
     assert (how, why.fact) == ("timed-out", "window-not-finished")
     assert why.values == {"wall_s": result.wall_s} and remarks.sentence(why)
+
+
+def test_a_launch_that_was_stopped_has_no_exit_code(tmp_path: Path) -> None:
+    """Its row said that the program had ended, with exit code None."""
+    source = "import time; print('waits', flush=True); time.sleep(600)"
+
+    def has_begun(running: RunningLaunch) -> bool:
+        return b"waits" in (running.folder / "output.txt").read_bytes()
+
+    result = launched(tmp_path, source, poll=has_begun)
+    how, why = ending(result)
+    assert (how, why.fact) == ("failed", "stopped-unmeasured")
+    assert why.values == {"last_line": "waits", "layer": None} and remarks.sentence(why)
+    assert "None" not in how_it_ended(result)
 
 
 @pytest.mark.parametrize(

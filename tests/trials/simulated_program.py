@@ -288,7 +288,7 @@ class SimulatedPairs:
     def _without_blocks(self, timing: LaunchTiming) -> LaunchTiming:
         if timing.ended != "measured":
             return timing
-        why = fact("ended-with-code", exit_code=None, last_line=None)
+        why = fact("stopped-unmeasured", last_line=None, layer=None)
         return LaunchTiming(ended="failed", why=why, stopped=True)
 
     def _taken(self, fixes: Any, timing: LaunchTiming, blocks: list[Block]) -> LaunchTiming:

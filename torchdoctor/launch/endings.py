@@ -54,10 +54,13 @@ def _ending(result: LaunchResult, steps: int) -> tuple[str, Evidence | None]:
 def _failure(result: LaunchResult) -> Evidence:
     """Return how the program ended, and what its layer or its own last line say of why."""
     layer = by_layer(result)
-    if layer is not None:
-        return fact("ended-by-layer", exit_code=result.exit_code, layer=within(layer))
     lines = [line.strip() for line in result.output_tail.splitlines() if line.strip()]
     last_line = lines[-1][:_LONGEST_LINE] if lines else None
+    if result.exit_code is None:
+        of_layer = within(layer) if layer is not None else None
+        return fact("stopped-unmeasured", last_line=last_line, layer=of_layer)
+    if layer is not None:
+        return fact("ended-by-layer", exit_code=result.exit_code, layer=within(layer))
     return fact("ended-with-code", exit_code=result.exit_code, last_line=last_line)
 
 
@@ -74,7 +77,7 @@ def how_it_ended(result: LaunchResult) -> str:
     """Return a few words for an error: "exit code 1", "stopped after 60 s"."""
     if result.ended == "timed-out":
         return f"stopped after {result.wall_s:.0f} s"
-    return exit_code(result.exit_code)
+    return "stopped" if result.exit_code is None else exit_code(result.exit_code)
 
 
 def said_besides(result: LaunchResult) -> str:

@@ -281,6 +281,8 @@ ENDED = {  # of launches that gave nothing, and why
     "ran-out-of-memory": "It ran out of memory.",
     "killed-for-memory": "It was killed, as the kernel does where memory runs out.",
     "ended-with-code": "The program ended with {exit_code:exit}[: {last_line}]",
+    "stopped-unmeasured": "It was stopped before it was measured[: {last_line}]"
+    "[. {layer:sentence}]",
     "ended-by-layer": "The program ended with {exit_code:exit}. {layer:sentence}",
     "program-failed": "The program failed.",
     "no-step-measured": "No step was measured.",

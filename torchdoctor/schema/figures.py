@@ -150,9 +150,9 @@ def binary_size(size_bytes: float) -> str:
     return f"{size_bytes / unit:.3g} {name}"
 
 
-def exit_code(code: int | None) -> str:
+def exit_code(code: int) -> str:
     """Return how a program ended as "exit code 1", or "killed by signal 9" for -9."""
-    return f"exit code {code}" if code is None or code >= 0 else f"killed by signal {-code}"
+    return f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
 
 
 def memory_change(value: float | None) -> str:
