@@ -144,12 +144,12 @@ def test_writes_that_escaped_and_a_weak_sandbox_are_doubts() -> None:
     session: Any = session_of()
     left = fact("process-left-running")
     session.recorder = SimpleNamespace(escaped=["/a", "/b"], doubts=[left])
-    session.sandbox = SimpleNamespace(mode="landlock", doubts=[fact("no-overlay", reason=None)])
+    session.sandbox = SimpleNamespace(mode="landlock", doubts=[fact("no-overlay", why=None)])
     changed = {"files": 2, "named": ["/a", "/b"], "more": None, "sandbox": "landlock"}
     assert session.launch_doubts() == [
         left,
         fact("files-changed-in-sandbox", **changed),
-        fact("no-overlay", reason=None),
+        fact("no-overlay", why=None),
     ]
 
 

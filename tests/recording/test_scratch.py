@@ -14,7 +14,8 @@ from torchdoctor.launch import scratch
 from torchdoctor.launch.escaped_writes import snapshot
 from torchdoctor.launch.launch import Program, launch
 from torchdoctor.launch.launch_spec import UNTOUCHED
-from torchdoctor.launch.layer_limits import Room, full, full_layer, in_words
+from torchdoctor.launch.layer_limits import Room, full, full_layer
+from torchdoctor.launch.layer_words import in_words
 from torchdoctor.launch.sandbox import Command, Sandbox
 from torchdoctor.launch.scratch import PREFIX, Scratch, choose, remove_tree
 from torchdoctor.machine.mounts import Mount, mount_of

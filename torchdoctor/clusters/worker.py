@@ -21,7 +21,7 @@ from torchdoctor.clusters.tasks import Launches, Result, Task, decoded, encoded
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import has_torch
 from torchdoctor.machine.environment import environment
-from torchdoctor.schema import Evidence, fact, message
+from torchdoctor.schema import Evidence, fact, message, within
 from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.schema.record_files import write_atomically
 
@@ -69,7 +69,8 @@ def _measured(task: Task, node: str) -> Result:
         mode = "auto" if wanted.sandbox else "none"
         with Sandbox.choose(mode, folder, wanted.workload, network=wanted.network) as sandbox:
             if sandbox.mode != "overlay" and any(arm.contents or arm.links for arm in task.arms):
-                problem = fact("overlay-not-on-node", node=node, reason=sandbox.reason)
+                why = within(sandbox.why) if sandbox.why is not None else None
+                problem = fact("overlay-not-on-node", node=node, why=why)
                 return Result(node=node, problem=problem)
             seed, timeout_s, forks = wanted.seed, wanted.timeout_s, wanted.forks
             recorder = Recorder(wanted.workload, folder, sandbox, seed, stdin, timeout_s, forks)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from torchdoctor.launch import escaped_writes, layer_limits
 from torchdoctor.launch.launch import LaunchResult
+from torchdoctor.launch.layer_words import in_words
 from torchdoctor.schema import Evidence, LaunchTiming, fact, within
 from torchdoctor.schema.figures import exit_code
 
@@ -85,5 +86,5 @@ def said_besides(result: LaunchResult) -> str:
     escaped = escaped_writes.changed_while_it_ran(result.escaped_writes)
     killed = _MAYBE_MEMORY if result.exit_code in _KILLED else None
     layer = by_layer(result)
-    limit = layer_limits.in_words(layer) if layer is not None else None
+    limit = in_words(layer) if layer is not None else None
     return " ".join(filter(None, [escaped, killed, limit]))

@@ -14,19 +14,6 @@ _DENIED = re.compile(r"Permission denied|\bEACCES\b|Operation not permitted|\[Er
 # What a program could not write in whole it may have removed: a little may be free again.
 _NEARLY_FULL_BYTES = 64 << 20
 _NEARLY_FULL_SHARE = 0.05
-# By the names of facts, with figures as text. A report tells them by these words, too.
-WORDS = {
-    "scratch-folder-full": "It found no space left, and the limit is torchdoctor's: what a launch "
-    "writes goes to the scratch folder in {folder} until the launch ends ({size}, of which {free} "
-    "were free). Free space there, or set TMPDIR, or --output, to a folder on a disk with more "
-    "room.",
-    "scratch-memory-full": "It found no space left, and the limit is torchdoctor's: what a launch "
-    "writes goes to memory until the launch ends ({size}, of which {free} were free). Set TMPDIR, "
-    "or --output, to a folder on a disk with more room.",
-    "maybe-denied-by-sandbox": "It may have been denied by torchdoctor: without namespaces, other "
-    "programs and libraries than Python and torch are not let write to your files. If they may, "
-    "give --no-sandbox.",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +56,6 @@ def full(layer: Room) -> Evidence:
     if not layer.folder:
         return fact("scratch-memory-full", size_bytes=size, free_bytes=free)
     return fact("scratch-folder-full", folder=layer.folder, size_bytes=size, free_bytes=free)
-
-
-def in_words(limit: Evidence) -> str:
-    """Return one of these facts as an error says it."""
-    figures = {
-        name.removesuffix("_bytes"): binary_size(value)
-        for name, value in limit.values.items()
-        if name.endswith("_bytes")
-    }
-    return WORDS[limit.fact].format(**limit.values, **figures)
 
 
 def said_of_shared_disk(folder: Path) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torchdoctor.launch import layer_limits
+from torchdoctor.launch import layer_words
 from torchdoctor.reports import templates
 from torchdoctor.reports.vocabulary import of_unit
 from torchdoctor.schema import Evidence, Remark, as_remark
@@ -176,7 +176,7 @@ LAUNCHES = {  # of how the program was launched
     "files-changed-in-sandbox": "{files} of your files changed while the program ran, in spite of "
     "the '{sandbox}' sandbox: {named:list}[ and {more} more].",
     "no-overlay": "What Python and torch write went to a scratch layer; other programs and "
-    "libraries were denied to write to your files[ (no overlay: {reason})]. The mode, owner and "
+    "libraries were denied to write to your files[ (no overlay: {why:fact})]. The mode, owner and "
     "times of a file are not kept from them.",
     "little-room": "Only {free_gib:.1f} GiB are free in {folder} for what a launch writes.",
     "layer-in-memory": "No disk here can hold a layer: what a launch writes is kept in memory.",
@@ -226,7 +226,7 @@ NODES = {  # of a cluster
     "everywhere.",
     "python-not-on-node": "The interpreter {python} does not exist on {node}.",
     "torch-not-on-node": "The interpreter {python} has no torch on {node}.",
-    "overlay-not-on-node": "Changed files need the overlay sandbox on {node}: {reason}",
+    "overlay-not-on-node": "Changed files need the overlay sandbox on {node}[: {why:fact}].",
     "no-space-for-results": "No space is left in {folder}.",
     "node-command-ended": "its command ended with exit code {exit_code}.",
 }
@@ -271,8 +271,8 @@ _OF_A_LAYER = {
     "size": "{size_bytes:binary}",
     "free": "{free_bytes:binary}",
 }
-LAYERS = {  # what its layer had to do with the end of a launch
-    ident: words.format(**_OF_A_LAYER) for ident, words in layer_limits.WORDS.items()
+LAYERS = {  # what a layer has to do with the end of a launch, or why there is none
+    ident: words.format(**_OF_A_LAYER) for ident, words in layer_words.WORDS.items()
 }
 ENDED = {  # of launches that gave nothing, and why
     "message": "{message}",
