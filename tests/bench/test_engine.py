@@ -21,10 +21,11 @@ from torchdoctor.schema import (
     Pair,
     SwitchedLaunch,
     fact,
+    message,
     within,
 )
 
-ENDED = fact("launch-ended", ended="failed", message="ValueError: no")
+ENDED = message("ValueError: no")
 AMP = LaunchSpec(name="amp", fixes=(FixFile("amp", Path("amp.py"), {}),))
 CACHE = LaunchSpec(name="cache", fixes=(FixFile("cache", Path("cache.py"), {}),))
 How = Callable[[LaunchSpec, int], LaunchTiming]
@@ -42,7 +43,7 @@ def timing(arm: LaunchSpec, step_s: float = 0.1, **changes: Any) -> LaunchTiming
 
 def broken(arm: LaunchSpec, **changes: Any) -> LaunchTiming:
     """A launch that ended by itself, with an error."""
-    known = {"ended": "failed", "reason": "ValueError: no", "stopped": False, "iterations": 60}
+    known = {"ended": "failed", "why": ENDED, "stopped": False, "iterations": 60}
     return timing(arm, **{**known, **changes})
 
 
@@ -145,11 +146,11 @@ def test_where_the_untouched_program_fails_by_itself_its_blocks_count() -> None:
 
 def test_what_fails_before_its_first_block_is_launched_by_itself() -> None:
     """A fixed port, or no room for both: it is not the fix that fails."""
-    program = Program(beside={"amp": lambda arm, _: broken(arm, blocks=[], reason="Port in use.")})
+    taken = message("Port in use.")
+    program = Program(beside={"amp": lambda arm, _: broken(arm, blocks=[], why=taken)})
     engine = engine_of(program)
     pair = engine.pair(AMP)
     assert isinstance(pair, Pair) and not pair.side_by_side
-    taken = fact("launch-ended", ended="failed", message="Port in use.")
     remark = fact("failed-beside-another", why=within(taken))
     assert engine.failures.remarks("amp") == [remark]
     assert isinstance(engine.pair(CACHE), Pair) and engine.side_by_side
@@ -261,7 +262,7 @@ def test_only_what_can_be_switched_is() -> None:
 
 def test_a_pair_that_the_budget_cut_off_says_nothing_of_the_fix() -> None:
     """Neither a failed fix nor one set apart: nobody may take it for one that hangs."""
-    cut = {"ended": "timed-out", "reason": "too late", "cut_off": True, "stopped": False}
+    cut = {"ended": "timed-out", "why": message("too late"), "cut_off": True, "stopped": False}
     for blocks in ([], timing(AMP).blocks[:1]):
         program = Program(beside={"amp": lambda arm, _, x=blocks: timing(arm, blocks=x, **cut)})
         engine = engine_of(program)

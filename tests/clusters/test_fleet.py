@@ -13,11 +13,11 @@ from cluster_pairs import QUICK, launches, pair
 
 from torchdoctor.bench.engine import PairTask, PairTimings
 from torchdoctor.bench.failures import Lost
-from torchdoctor.clusters.fleet import Fleet
+from torchdoctor.clusters.fleet import Fleet, NoNodeLeftError
 from torchdoctor.clusters.tasks import Result, Task, decoded, encoded
 from torchdoctor.launch.launch_spec import UNTOUCHED, FixFile
-from torchdoctor.schema import Block, LaunchTiming, Workload, fact
-from torchdoctor.schema.errors import TorchdoctorError, UsageError
+from torchdoctor.schema import Block, Evidence, LaunchTiming, Workload, fact, message, within
+from torchdoctor.schema.errors import UsageError
 
 WORKLOAD = Workload(command=["python", "train.py"], cwd="/work")
 TIMING = LaunchTiming(
@@ -31,7 +31,7 @@ class Script:
     """A task whose outcome is known; and a node of such tasks."""
 
     name: str
-    outcomes: Sequence[bytes | str | None] = ()
+    outcomes: Sequence[bytes | Evidence | None] = ()
     refuses: OSError | None = None
     begun: list[Task] = field(default_factory=list)
     cancelled: int = 0
@@ -42,7 +42,7 @@ class Script:
         self.begun.append(decoded(data, Task, "a task"))
         return self
 
-    def result(self) -> bytes | str | None:
+    def result(self) -> bytes | Evidence | None:
         return self.outcomes[len(self.begun) - 1]
 
     def cancel(self) -> None:
@@ -99,28 +99,32 @@ def test_each_node_has_one_pair_at_a_time() -> None:
 
 
 def test_a_lost_node_costs_its_pair_and_after_two_in_a_row_gets_no_more() -> None:
-    node = Script("a", ["killed.", encoded(DONE), "killed.", "killed."])
+    killed = message("killed.")
+    node = Script("a", [killed, encoded(DONE), killed, killed])
     nodes = fleet(node)
     results = [took(nodes) for _ in range(4)]
     assert [type(x) for x in results] == [Lost, PairTimings, Lost, Lost] and nodes.count == 0
-    assert fact("node-left-out", node="a", reason="killed.") in nodes.doubts
-    with pytest.raises(TorchdoctorError, match=r"No node is left that measures pairs \(a: killed"):
+    assert fact("node-left-out", node="a", why=within(killed)) in nodes.doubts
+    with pytest.raises(NoNodeLeftError) as raised:
         nodes.begin(pair())
+    assert raised.value.why.values["nodes"] == [{"node": "a", "why": within(killed)}]
+    assert raised.value.message.endswith("(a: killed.)"), "the error says it at once"
 
 
 def test_what_a_node_lacks_is_no_failure_of_the_fix() -> None:
-    lacking = Result(node="b", problem="The interpreter python has no torch there.")
-    failed = LaunchTiming(ended="failed", reason="ImportError: libcuda")
+    lacking = Result(node="b", problem=fact("torch-not-on-node", python="python", node="b"))
+    failed = LaunchTiming(ended="failed", why=message("ImportError: libcuda"))
     broken = replace(DONE, timings=[failed, replace(failed, stopped=True)])
-    for result in (lacking, broken):
+    for result, why in ((lacking, "torch-not-on-node"), (broken, "program-failed-on-node")):
         nodes = fleet(Script("b", [encoded(result)]), Script("a", [encoded(DONE)]))
         assert isinstance(took(nodes), Lost) and nodes.count == 1
         assert isinstance(took(nodes), PairTimings)
-        assert "b" in [x.values["node"] for x in nodes.doubts if x.fact == "node-left-out"]
+        [left_out] = [x.values for x in nodes.doubts if x.fact == "node-left-out"]
+        assert (left_out["node"], left_out["why"]["fact"]) == ("b", why)
 
 
 def test_the_failure_of_a_fix_is_one() -> None:
-    failed = LaunchTiming(ended="failed", reason="ValueError: no")
+    failed = LaunchTiming(ended="failed", why=message("ValueError: no"))
     result = replace(DONE, timings=[replace(failed, stopped=True), failed])
     nodes = fleet(Script("a", [encoded(result)]))
     assert isinstance(took(nodes), PairTimings) and nodes.count == 1
@@ -130,8 +134,8 @@ def test_a_full_shared_folder_leaves_a_node_out() -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     nodes = fleet(Script("a", refuses=full), Script("b", [encoded(DONE)]))
     assert isinstance(took(nodes), PairTimings)
-    full_disk = "No space left on device."
-    assert fact("node-left-out", node="a", reason=full_disk) in nodes.doubts
+    full_disk = within(message("No space left on device."))
+    assert fact("node-left-out", node="a", why=full_disk) in nodes.doubts
 
 
 def test_two_kinds_of_nodes_are_told() -> None:

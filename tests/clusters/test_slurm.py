@@ -214,8 +214,8 @@ def test_a_gate_leaves_a_node_without_torch_out(cluster: SlurmCluster, tmp_path:
         cluster.find_node("node2", without=Path(torch.__file__).parent)
         remarks = gate_of_two_nodes(tmp_path, "slurm", cluster.environment)
     assert [row["node"] for row in remarks["nodes-measured"]["nodes"]] == ["node1"]
-    reason = remarks["node-left-out"]["reason"]
-    assert "node2" in reason and "torch" in reason
+    why = remarks["node-left-out"]["why"]
+    assert why["fact"] == "torch-not-on-node" and why["values"]["node"] == "node2"
 
 
 @pytest.mark.slow
@@ -276,7 +276,7 @@ def test_a_run_that_loses_a_node_and_is_interrupted_leaves_no_job_and_a_report(
     assert report["interrupted"] and report["steps"]["steps"] > 0
     lost = [remark["values"] for remark in report["remarks"] if remark["fact"] == "pair-lost"]
     # Of what srun says the last line counts, which is of the node or of its step.
-    said = [f"{values['node']} {values['reason']}" for values in lost]
+    said = [f"{values['node']} {values['why']}" for values in lost]
     assert any("node2" in words or "aborted" in words for words in said), said
     assert "ran-in-job" in remarked(report)
 

@@ -19,6 +19,7 @@ from light_torch import STARTS_LATE
 from torchdoctor.bench.failures import Lost
 from torchdoctor.clusters.commands import CommandNode
 from torchdoctor.clusters.fleet import Fleet
+from torchdoctor.schema import fact
 from torchdoctor.schema.errors import UsageError
 
 AHEAD = ["unshare", "--time", "--monotonic", "3", "--boottime", "3", "--fork"]
@@ -61,11 +62,11 @@ def test_a_node_without_torch_and_one_without_the_program(tmp_path: Path, folder
     known = program(tmp_path)
     lacking = replace(known, python=_without_torch(tmp_path))
     moved = replace(known, script=str(tmp_path / "gone.py"))
-    for workload, why in ((lacking, "has no torch on"), (moved, "must lie at one path")):
+    for workload, why in ((lacking, "torch-not-on-node"), (moved, "path-not-on-node")):
         nodes = Fleet([node(folder)], launches(workload), [])
         nodes.begin(pair())
         lost = ended(nodes)
-        assert isinstance(lost, Lost) and why in lost.why.values["message"] and nodes.count == 0
+        assert isinstance(lost, Lost) and lost.why.fact == why and nodes.count == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small file system")
@@ -80,7 +81,9 @@ def test_a_full_shared_folder(tmp_path: Path, folder: Path) -> None:
         nodes = Fleet([node(folder, prefix=fills)], launches(workload), [])
         nodes.begin(pair())
         lost = ended(nodes)
-        assert isinstance(lost, Lost) and "No space is left" in lost.why.values["message"]
+        assert isinstance(lost, Lost) and lost.why == fact(
+            "no-space-for-results", folder=str(folder)
+        )
         with contextlib.suppress(OSError):
             (folder / "more").write_bytes(bytes(1 << 20))
         with pytest.raises(UsageError, match="No space left on device"):

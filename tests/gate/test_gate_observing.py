@@ -29,6 +29,7 @@ from torchdoctor.schema import (
     Workload,
     as_remark,
     fact,
+    message,
 )
 from torchdoctor.schema.errors import Inconclusive, ProgramFailed
 
@@ -143,12 +144,12 @@ def test_writes_that_escaped_and_a_weak_sandbox_are_doubts() -> None:
     session: Any = session_of()
     left = fact("process-left-running")
     session.recorder = SimpleNamespace(escaped=["/a", "/b"], doubts=[left])
-    session.sandbox = SimpleNamespace(mode="landlock", doubts=[fact("no-overlay", reason=None)])
+    session.sandbox = SimpleNamespace(mode="landlock", doubts=[fact("no-overlay", why=None)])
     changed = {"files": 2, "named": ["/a", "/b"], "more": None, "sandbox": "landlock"}
     assert session.launch_doubts() == [
         left,
         fact("files-changed-in-sandbox", **changed),
-        fact("no-overlay", reason=None),
+        fact("no-overlay", why=None),
     ]
 
 
@@ -180,7 +181,8 @@ def test_a_version_that_fails_three_times(
     ended = {"new": new, "baseline": old}
 
     def alone(arm: LaunchSpec, most_s: float) -> LaunchTiming:
-        return LaunchTiming(ended=ended[arm.name], reason="It crashed.", step_s=[0.1], samples=4.0)
+        why = message("It crashed.")
+        return LaunchTiming(ended=ended[arm.name], why=why, step_s=[0.1], samples=4.0)
 
     with pytest.raises(error, match="could not be measured 3 times: It crashed"):
         measure(alone=alone)
@@ -191,7 +193,7 @@ def test_a_new_version_that_breaks_down_after_its_first_blocks_is_no_pass(how: s
     """Side by side, what it had measured until then counted, and the gate passed."""
     blocks = [Block(step_s=[0.1] * 5, samples=20.0, round=n) for n in (1, 2)]
     whole = LaunchTiming(ended="measured", step_s=[0.1], blocks=blocks, iterations=90, stopped=True)
-    broken = replace(whole, iterations=60, reason="IndexError: 7", stopped=how != "crashed")
+    broken = replace(whole, iterations=60, why=message("IndexError: 7"), stopped=how != "crashed")
     broken = replace(broken, **({"ended": "failed"} if how == "crashed" else {"late": True}))
     with pytest.raises(ProgramFailed, match="new version could not be measured 3 times"):
         measure(together=lambda *_: (whole, broken))

@@ -113,7 +113,8 @@ def test_ctrl_c_before_the_first_pair_leaves_files_that_say_so(tmp_path: Path) -
     assert result.returncode == 130, result.stderr
     found = json.loads((tmp_path / "out" / "gate.json").read_text())
     assert (found["verdict"], found["interrupted"]) == ("inconclusive", True)
-    assert "interrupted" in found["sentence"] and found["metrics"] == []
+    assert found["metrics"] == []
+    assert [told["fact"] for told in found["answer"]] == ["interrupted-before-pairs"]
     assert (tmp_path / "out" / "gate.md").exists() and (tmp_path / "out" / "gate.xml").exists()
 
 

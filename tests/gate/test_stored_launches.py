@@ -182,7 +182,7 @@ def test_a_launch_of_a_thousand_long_steps_is_waited_for(clocked: Any) -> None:
 
 
 def test_the_reason_is_said_where_launches_fail(clocked: Any) -> None:
-    failed = LaunchTiming(ended="timed-out", reason="It did not finish its window in 9 s.")
+    failed = LaunchTiming(ended="timed-out", why=fact("window-not-finished", wall_s=9.0))
     clock = clocked(Clock(10.0, failed, launch([0.1] * 10), failed, failed))
     with pytest.raises(Inconclusive, match=r"3 of 4 launches .* did not finish its window in 9 s"):
         run(clock, 600.0)

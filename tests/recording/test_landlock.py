@@ -20,7 +20,7 @@ from torchdoctor.bench.record import Recorder
 from torchdoctor.launch import sandbox as sandbox_module
 from torchdoctor.launch import sandbox_entry
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.schema import Workload
+from torchdoctor.schema import Workload, message
 from torchdoctor.schema.errors import NoStepFound, ProgramFailed, TimedOut
 
 pytestmark = pytest.mark.skipif(without_namespaces.version() < 1, reason="no Landlock here")
@@ -224,7 +224,9 @@ def test_where_nothing_keeps_a_program_from_the_files_it_is_not_started(
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         name = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
         subprocess.run(["git", *name, *words], cwd=project, check=True)
-    monkeypatch.setattr(sandbox_module, "trial", lambda sandbox, workload: "not permitted.")
+    monkeypatch.setattr(
+        sandbox_module, "trial", lambda sandbox, workload: message("not permitted.")
+    )
     against = ["--against", "HEAD"] if command == "gate" else []
     ended = commands.torchdoctor(command, *against, "--quiet", "train.py", cwd=project)
     assert ended.returncode == 2

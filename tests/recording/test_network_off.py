@@ -24,7 +24,7 @@ from torchdoctor.bench.record import Recorder
 from torchdoctor.launch import sandbox as sandbox_module
 from torchdoctor.launch.contacts import contacts
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.schema import Workload
+from torchdoctor.schema import Workload, message
 from torchdoctor.schema.errors import NoStepFound, ProgramFailed, UsageError
 from torchdoctor.schema.record_files import read_report
 
@@ -151,7 +151,9 @@ def test_other_sandboxes_cannot_cut_off(mode: str) -> None:
 
 def test_without_namespaces_no_launch_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """It must not go on with the network on."""
-    monkeypatch.setattr(sandbox_module, "trial", lambda sandbox, workload: "not permitted.")
+    monkeypatch.setattr(
+        sandbox_module, "trial", lambda sandbox, workload: message("not permitted.")
+    )
     with pytest.raises(UsageError, match=r"--network off.*not permitted"):
         Sandbox.choose("auto", network=False)
 

@@ -14,7 +14,7 @@ from launching import content_of, launch_script
 
 from torchdoctor.launch import sandbox as sandbox_module
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.schema import Workload, fact
+from torchdoctor.schema import Workload, fact, message, within
 from torchdoctor.schema.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -270,11 +270,11 @@ def test_without_namespaces_landlock_keeps_the_files(monkeypatch):
     monkeypatch.setattr(
         sandbox_module,
         "trial",
-        lambda sandbox, workload: "not permitted." if sandbox.mode == "overlay" else None,
+        lambda sandbox, workload: message("not permitted.") if sandbox.mode == "overlay" else None,
     )
     with Sandbox.choose("auto") as sandbox:
         assert sandbox.mode == "landlock"
-        assert sandbox.doubts[0] == fact("no-overlay", reason="not permitted")
+        assert sandbox.doubts[0] == fact("no-overlay", why=within(message("not permitted.")))
         folder = sandbox.store.folder
     assert not folder.exists()
     with pytest.raises(UsageError, match="not permitted"):
@@ -286,7 +286,9 @@ def test_without_any_layer_nothing_is_chosen_and_the_way_on_is_named(monkeypatch
     """A program was started whose shell commands removed the user's files."""
     if sys.platform != "linux":
         pytest.skip("tries the Linux way")
-    monkeypatch.setattr(sandbox_module, "trial", lambda sandbox, workload: "not permitted.")
+    monkeypatch.setattr(
+        sandbox_module, "trial", lambda sandbox, workload: message("not permitted.")
+    )
     monkeypatch.setattr(sys, "platform", platform)
     with pytest.raises(UsageError, match="--no-sandbox"):
         Sandbox.choose("auto")

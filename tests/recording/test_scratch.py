@@ -14,7 +14,8 @@ from torchdoctor.launch import scratch
 from torchdoctor.launch.escaped_writes import snapshot
 from torchdoctor.launch.launch import Program, launch
 from torchdoctor.launch.launch_spec import UNTOUCHED
-from torchdoctor.launch.layer_limits import Room, full_layer, said_of_full
+from torchdoctor.launch.layer_limits import Room, full, full_layer
+from torchdoctor.launch.layer_words import in_words
 from torchdoctor.launch.sandbox import Command, Sandbox
 from torchdoctor.launch.scratch import PREFIX, Scratch, choose, remove_tree
 from torchdoctor.machine.mounts import Mount, mount_of
@@ -228,7 +229,8 @@ def test_a_full_layer_in_memory_is_told_from_the_disk():
     assert full_layer(said, [disk, memory]) == memory
     assert full_layer(said, [disk]) is None
     assert full_layer("ValueError: no", [disk, memory]) is None
-    assert "memory" in said_of_full(memory)
+    assert full(memory).fact == "scratch-memory-full" and full(disk).fact == "scratch-folder-full"
+    assert "8 GiB" in in_words(full(memory))
 
 
 def test_what_layers_in_memory_have_left_is_told_at_the_end(tmp_path):

@@ -171,7 +171,7 @@ def test_structure(name: str, tmp_path: Path) -> None:
 
     window = Window(warmup_steps=3, measure_steps=6, max_window_s=60.0)
     timing = timed(recorder, seen, window)
-    assert timing.ended == "measured", timing.reason
+    assert timing.ended == "measured", timing.why
     assert len(timing.step_s) == 6
     assert sum(timing.step_s) == pytest.approx(timing.window_s)
     assert all(loss is not None for loss in timing.losses)

@@ -106,7 +106,8 @@ def test_one_that_crashes_ends_both_and_keeps_whole_blocks(tmp_path: Path) -> No
     assert len(first.blocks) >= 1
     # Whole blocks, yet no launch that went well; the other one was only ended.
     assert (second.ended, second.stopped) == ("failed", False)
-    assert "no" in (second.reason or "") and not second.late
+    assert second.why is not None and not second.late
+    assert second.why.values["last_line"] == "ValueError: no"
     assert (first.ended, first.stopped) == ("measured", True)
     with Sandbox.choose("auto", tmp_path) as sandbox:
         good = recorder(tmp_path / "good2", sandbox, 0.01)
@@ -114,7 +115,7 @@ def test_one_that_crashes_ends_both_and_keeps_whole_blocks(tmp_path: Path) -> No
         bad = recorder(tmp_path / "bad2", sandbox, 0.01, first=crash)
         first, second = take_turns((begin(good), begin(bad)), ORDER, 1.0, time.monotonic() + 300)
     assert (second.ended, second.blocks) == ("failed", [])
-    assert "no memory left" in (second.reason or "")
+    assert second.why is not None and "no memory left" in second.why.values["last_line"]
     assert first.blocks == [] and first.stopped
 
 

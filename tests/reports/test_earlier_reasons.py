@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from samples import loader_bound
 
 from torchdoctor.reports.summary import summarized
 from torchdoctor.reports.verdict import with_sentences
-from torchdoctor.schema import Report
+from torchdoctor.schema import Report, message, within
 from torchdoctor.schema.record_files import decode_report, encode
 
 TOO_SHORT = (
@@ -73,15 +74,31 @@ def test_which_fix_had_no_edit_is_still_known() -> None:
 def test_what_numerics_rested_on_is_kept_as_it_was_said() -> None:
     trial = json.loads(encode(loader_bound()))["trials"][0]
     trial |= {"numerics": "changed", "numerics_reason": "Loss 3 is nan.", "numerics_why": None}
-    unchecked = {
-        "severity": "beware",
-        "fact": "results-unchecked",
-        "values": {"fixes": "tf32", "reason": "no losses of both to compare."},
-    }
-    report = of_schema_2_0(trials=[trial], remarks=[unchecked])
+    report = of_schema_2_0(trials=[trial])
     (row,) = (row for row in report.trials if row.numerics == "changed")
     assert row.numerics_why is not None
     assert row.numerics_why.sentence == row.numerics_reason == "Loss 3 is nan."
-    quoted = report.remarks[0].values["why"]["values"]["message"]
-    assert quoted == "no losses of both to compare."
-    assert quoted[:-1] in with_sentences(report).doubts[0]
+
+
+@pytest.mark.parametrize(
+    ("ident", "values"),
+    [
+        ("results-unchecked", {"fixes": "tf32"}),
+        ("pair-lost", {"node": "node2"}),
+        ("node-left-out", {"node": "node2"}),
+        ("no-overlay", {}),
+        ("launches-in-turns", {}),
+    ],
+)
+def test_a_remark_quotes_the_reason_that_was_text(ident: str, values: dict[str, str]) -> None:
+    """Worded again by the template of today, it had no value of the name that is asked for."""
+    said = "no losses of both to compare"
+    remark = {"severity": "beware", "fact": ident, "values": {**values, "reason": said}}
+    report = of_schema_2_0(remarks=[remark])
+    assert report.remarks[0].values == {**values, "why": within(message(said))}
+    assert said in with_sentences(report).doubts[0]
+
+
+def test_a_remark_without_a_reason_is_told_without_one() -> None:
+    remark = {"severity": "detail", "fact": "no-overlay", "values": {"reason": None}}
+    assert with_sentences(of_schema_2_0(remarks=[remark])).doubts

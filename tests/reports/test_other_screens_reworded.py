@@ -267,6 +267,38 @@ def test_each_doubt_has_a_template(room: str) -> None:
     assert made and all(verdict.template(None, ident) for ident in made), made
 
 
+# Facts whose `reason` or `message` is the text of an error, of the kernel, or of the program.
+SAID_BY_OTHERS = {
+    "because",
+    "could-not-apply",
+    "file-left-out",
+    "message",
+    "no-step-watched",
+    "not-writable",
+    "profile-failed",
+    "refused-in-program",
+    "still-pending",
+    "waits-in-one-order",
+}
+MAKERS = (*WEAKENS, "cli", "compare", "gate", "machine", "trace", "watch")
+
+
+@pytest.mark.parametrize("room", MAKERS)
+def test_what_a_fact_states_is_not_worded_where_it_is_made(room: str) -> None:
+    """A reader of the JSON cannot tell one reason from another by a sentence in a value."""
+    for path in (PACKAGE / room).rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            maker = getattr(call.func, "id", "") if isinstance(call, ast.Call) else ""
+            if maker not in ("fact", "message"):
+                continue
+            stated = [part for x in (call.args, call.keywords) for y in x for part in ast.walk(y)]
+            texts = [x.value for x in stated if isinstance(x, ast.Constant)]
+            assert not any(" " in x for x in texts if isinstance(x, str)), ast.unparse(call)
+            if {"reason", "message"} & {value.arg for value in call.keywords}:
+                assert isinstance(call.args[0], ast.Constant), ast.unparse(call)
+                assert call.args[0].value in SAID_BY_OTHERS, ast.unparse(call)
+
+
 @pytest.mark.parametrize("file", sorted((PACKAGE / "fixes").rglob("*.py")), ids=lambda x: x.stem)
 def test_each_reason_of_a_fix_has_a_template(file: Path) -> None:
     """A fix has its own in its file; what several say is worded in the reports."""

@@ -27,6 +27,7 @@ from torchdoctor.schema import (
     SwitchedLaunch,
     TriedCeiling,
     fact,
+    message,
 )
 from torchdoctor.schema.figures import fixes_with_settings
 from torchdoctor.trials.arm_specs import PATCH
@@ -107,7 +108,7 @@ class Simulated:
             if key in self.ends:
                 ended = self.ends[key]
                 return LaunchTiming(
-                    ended=ended, reason=f"{key}: {ended}.", fixes=self._applied(fixes)
+                    ended=ended, why=message(f"{key}: {ended}."), fixes=self._applied(fixes)
                 )
         step_s = self.step_s * math.exp(self._log_noise())
         for (fix, _), name in zip(fixes, names, strict=True):
@@ -278,7 +279,7 @@ class SimulatedPairs:
         finally:
             program.noise = noise
         if fails:
-            both[1] = LaunchTiming(ended="failed", reason="Address already in use")
+            both[1] = LaunchTiming(ended="failed", why=message("Address already in use"))
         if fails or not all(timing.ended == "measured" for timing in both):
             ended = [self._without_blocks(timing) for timing in both]
             return ended[0], ended[1], []
@@ -293,8 +294,8 @@ class SimulatedPairs:
     def _without_blocks(self, timing: LaunchTiming) -> LaunchTiming:
         if timing.ended != "measured":
             return timing
-        reason = "The program ended with exit code None"
-        return LaunchTiming(ended="failed", reason=reason, stopped=True)
+        why = fact("stopped-unmeasured", last_line=None, layer=None)
+        return LaunchTiming(ended="failed", why=why, stopped=True)
 
     def _taken(self, fixes: Any, timing: LaunchTiming, blocks: list[Block]) -> LaunchTiming:
         """With what became of it after its blocks."""
@@ -303,7 +304,8 @@ class SimulatedPairs:
         gone = 100 if how is None or self.first else 60
         timing = replace(timing, iterations=gone)
         if how == "failed":
-            timing = replace(timing, ended="failed", reason="The program ended with exit code 1")
+            why = fact("ended-with-code", exit_code=1, last_line=None)
+            timing = replace(timing, ended="failed", why=why)
         return replace(timing, blocks=blocks, stopped=how != "failed", late=how == "late")
 
     def _block(self, whole: LaunchTiming, number: int) -> Block:

@@ -19,6 +19,7 @@ from torchdoctor.schema import (
     Recording,
     SwitchedLaunch,
     Workload,
+    message,
 )
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm, FixFacts
@@ -94,7 +95,7 @@ def test_a_launch_that_ran_out_of_time_is_no_ceilings_fault(
 ) -> None:
     arm = Arm(key="ceiling", spec=LaunchSpec(name="ceiling"))
     found = SwitchedLaunch(
-        ended=ended, reason="why", blocks=[block(n) for n in blocks], failed_in=1
+        ended=ended, why=message("why"), blocks=[block(n) for n in blocks], failed_in=1
     )
     assert abandon(found, [arm], [arm], enough=3) is blamed
     assert bool(arm.refused) is blamed

@@ -64,7 +64,7 @@ def test_a_patch_that_fails_is_no_patch_to_apply() -> None:
     results = search(Simulated(gains={"a": 3.0}, ends={"patch": "failed"}), "a")
     assert problems(results) == {"a": "failed"} and results.source_patch is None
     [rejected] = results.recommendation.rejected_patches
-    assert rejected.why is not None and rejected.why.fact == "launch-ended"
+    assert rejected.why is not None and rejected.why.fact == "message"
     assert results.recommendation.handed_out == "by-hand", "at run time it was proven"
     assert results.recommendation.pairs >= 2 and results.recommendation.patch_trial is None
 

@@ -7,7 +7,7 @@ import pytest
 from simulated_program import TYPICAL, Simulated, observed, says_why, seeds, try_all
 from told_facts import quoted, why
 
-from torchdoctor.schema import Candidate, FixSet, fact, within
+from torchdoctor.schema import Candidate, FixSet, fact, message, within
 from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.schema.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 from torchdoctor.trials.arms import FixFacts, Ladder
@@ -219,7 +219,10 @@ def test_any_other_expected_error_ends_the_trials_with_a_doubt():
     results = try_all(DiskFull(gains=GAINS), NAMES)
     check(results)
     assert [doubt.fact for doubt in results.doubts] == ["trials-stopped"]
-    assert "disk is full" in results.doubts[0].values["message"] and not results.interrupted
+    assert (
+        "disk is full" in results.doubts[0].values["why"]["values"]["message"]
+        and not results.interrupted
+    )
 
 
 def test_a_baseline_that_fails_twice_ends_the_trials_with_a_doubt():
@@ -227,7 +230,9 @@ def test_a_baseline_that_fails_twice_ends_the_trials_with_a_doubt():
         def __call__(self, fixes, *, seed_offset=0):
             timing = super().__call__(fixes, seed_offset=seed_offset)
             if not fixes and len(self.launched) > 6:
-                return dataclasses.replace(timing, ended="failed", reason="Port in use.", step_s=[])
+                return dataclasses.replace(
+                    timing, ended="failed", why=message("Port in use."), step_s=[]
+                )
             return timing
 
     results = try_all(Breaks(gains=GAINS), NAMES)

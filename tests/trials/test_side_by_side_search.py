@@ -117,7 +117,9 @@ def test_a_fix_that_has_no_room_beside_another_is_measured_by_itself():
     assert results.recommendation.speedup.estimate == pytest.approx(1.5, rel=0.03)
 
 
-@pytest.mark.parametrize(("how", "told"), [("failed", "launch-ended"), ("late", "block-given-up")])
+@pytest.mark.parametrize(
+    ("how", "told"), [("failed", "ended-with-code"), ("late", "block-given-up")]
+)
 def test_a_fix_that_breaks_down_after_its_first_blocks_is_no_gain(how, told):
     """It was twice as fast until it crashed, or stood still for ever, and was recommended."""
     program = Simulated(gains={"leaky": 2.0, "fused": 1.3})

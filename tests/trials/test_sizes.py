@@ -20,7 +20,7 @@ from torchdoctor.launch.launch_spec import FixFile, LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.observe.window import Window
-from torchdoctor.schema import AppliedFix, Candidate, FixSet, LaunchTiming
+from torchdoctor.schema import AppliedFix, Candidate, FixSet, LaunchTiming, message
 from torchdoctor.trials.arms import FixFacts
 
 FIX = catalogue.fixes()["larger-batch"]
@@ -44,7 +44,7 @@ class Limited(Simulated):
         self.now += self.launch_s
         applied = [AppliedFix(fix=fix, state="applied") for fix, _ in fixes]
         if size * 1e6 > self.room:
-            return LaunchTiming(ended=self.no_room, reason="No room.", fixes=applied)
+            return LaunchTiming(ended=self.no_room, why=message("No room."), fixes=applied)
         step_s = (0.080 + 0.0002 * size) * self.random.lognormvariate(0.0, 0.002)
         return LaunchTiming(
             ended="measured",

@@ -84,7 +84,7 @@ def launched(
 @pytest.mark.xdist_group("trials")
 def test_blocks_of_a_real_program_show_the_gain(tmp_path: Path) -> None:
     found = launched(tmp_path)
-    assert found.ended == "measured", found.reason
+    assert found.ended == "measured", found.why
     assert [one.state for arm in found.arms for one in arm] == [
         "applied",
         "refused",
@@ -101,7 +101,11 @@ def test_blocks_of_a_real_program_show_the_gain(tmp_path: Path) -> None:
 def test_a_crash_under_a_fix_leaves_what_was_measured_and_says_why(tmp_path: Path) -> None:
     gone = "model.bias.grad is None and number % 4 == 3"
     found = launched(tmp_path, f'if {gone}: raise RuntimeError("lost its gradients")')
-    assert found.ended == "failed" and "lost its gradients" in (found.reason or "")
+    assert found.ended == "failed" and found.why is not None
+    assert found.why.values == {
+        "exit_code": 1,
+        "last_line": "RuntimeError: lost its gradients",
+    }
     assert [block.arm for block in found.blocks] == [0, 3]  # the fix came next
 
 
@@ -111,7 +115,7 @@ def test_who_was_on_when_the_program_failed_is_known(tmp_path: Path) -> None:
     arms = [[("set-to-none", {})], [("ceiling-answered-waits", {"on_gpu": False})]]
     found = launched(tmp_path, check, arms)
     assert (found.ended, found.failed_in) == ("failed", 2)
-    assert found.reason is not None and "stale" in found.reason
+    assert found.why is not None and "stale" in found.why.values["last_line"]
     baseline, waits = (Arm(key=key, spec=LaunchSpec(name=key)) for key in ("none", "waits"))
     assert abandon(found, [baseline, waits], [waits], enough=3)
     assert waits.refused is not None and waits.refused.fact == "did-not-go-on"
@@ -145,6 +149,6 @@ def test_numbers_of_workers_are_compared_within_one_launch(tmp_path: Path) -> No
     lengths = {block.arm: len(block.step_s) for block in found.blocks}
     assert lengths[3] % 4 == lengths[2] % 2 == 0, "whole bursts"
     gains = [switched_differences(found.blocks, arm, Estimator(by="mean")) for arm in (1, 2, 3)]
-    assert min(map(len, gains)) >= 2, found.reason
+    assert min(map(len, gains)) >= 2, found.why
     one, two, four = (math.exp(sum(each) / len(each)) for each in gains)
     assert two > 1.2 and four > two > one

@@ -14,7 +14,7 @@ from simulated_program import SimulatedSpecs, engine_of
 from told_facts import quoted, why
 
 from torchdoctor.advice import catalogue
-from torchdoctor.schema import AppliedFix, LaunchTiming, TrainingTrial, fact
+from torchdoctor.schema import AppliedFix, LaunchTiming, TrainingTrial, fact, message
 from torchdoctor.schema.specs import TrainingAdvice
 from torchdoctor.trials.log import NO_TIME, Budget, Log
 from torchdoctor.trials.training_trials import (
@@ -68,7 +68,7 @@ class Program:
             ended, self.now = "timed-out", self.now + 100.0
         return LaunchTiming(
             ended=ended,
-            reason=None if ended == "measured" else "It ended with exit code 1.",
+            why=None if ended == "measured" else message("It ended with exit code 1."),
             losses=losses,
             step_s=[0.01] * 190,
             window_s=1.9,

@@ -19,7 +19,6 @@ from torchdoctor.schema import (
     AppliedFix,
     Evidence,
     LaunchTiming,
-    SwitchedLaunch,
     fact,
     within,
 )
@@ -137,7 +136,7 @@ class Failures:
             return outcome
         if not (timing.blocks and beside.blocks):
             ended = next((launch for launch in (timing, beside) if not launch.stopped), None)
-            why = how_it_ended(ended) if ended is not None else None
+            why = ended.why if ended is not None else None
             return self._set_apart(arm, why or fact("first-block-did-not-end"))
         self._ran_twice = True
         for side in arms:
@@ -165,7 +164,7 @@ class Failures:
         could_not = any(fix.state == "failed" for fix in timing.fixes)
         if not could_not and (timing.stopped or timing.late):
             return None  # it was ended because the other one failed
-        return self._set_apart(arm, how_it_ended(timing) or fact("no-block-measured"))
+        return self._set_apart(arm, timing.why or fact("no-block-measured"))
 
     def _refused(self, arm: LaunchSpec, timing: LaunchTiming) -> Failed | None:
         why = refusal([fix.id for fix in arm.fixes], timing)
@@ -227,13 +226,6 @@ def why_refused(applied: AppliedFix) -> Evidence:
     return applied.why or fact("refused-silently", fix=applied.fix)
 
 
-def how_it_ended(launch: LaunchTiming | SwitchedLaunch) -> Evidence | None:
-    """Return what a launch, or who started it, told of its end; None: nothing."""
-    if not launch.reason:
-        return None
-    return fact("launch-ended", ended=launch.ended, message=launch.reason)
-
-
 def failure(timing: LaunchTiming, usable_before: int = 0) -> Evidence | None:
     """Return why a launch cannot be used, or None; `usable_before`: launches that were fine."""
     for applied in timing.fixes:
@@ -243,7 +235,7 @@ def failure(timing: LaunchTiming, usable_before: int = 0) -> Evidence | None:
             return fact("could-not-apply", fix=applied.fix, why=within(applied.why))
     if usable(timing):
         return None
-    why = how_it_ended(timing) or fact("program-failed")
+    why = timing.why or fact("program-failed")
     if timing.ended in MEASURED:
         why = fact("no-step-measured")
     if usable_before:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.launch.launch import LaunchResult, with_ending
+from torchdoctor.launch.endings import with_ending
+from torchdoctor.launch.launch import LaunchResult
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.observe.events import Events, read_channel, read_decisions, read_losses
 from torchdoctor.observe.steps import count_samples
@@ -43,7 +44,7 @@ def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> L
 
     Times are those of the main trainer; samples of all trainers add up, as rates. `ended` is
     "measured" where the main trainer's window is whole, "program-ended" where it was cut off after
-    at least one step, else "failed" with the reason None: only whoever started the launch knows it.
+    at least one step, else "failed" with no reason: only whoever started the launch knows it.
     """
     events, facts, _ = read_channel(channel)
     in_blocks = {pid: log for pid, log in events.items() if len(log.at(step_log.BLOCK_BEGIN))}

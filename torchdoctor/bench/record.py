@@ -17,6 +17,7 @@ from typing import Any
 from torchdoctor.bench.launch_timing import last_switched_on, read_launch
 from torchdoctor.launch import compile_cache
 from torchdoctor.launch.contacts import contacts, network_use
+from torchdoctor.launch.endings import said_besides
 from torchdoctor.launch.launch import (
     BEGUN,
     LaunchResult,
@@ -25,7 +26,6 @@ from torchdoctor.launch.launch import (
     WarmImage,
     launch,
     start_image,
-    told_besides,
 )
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.run_folder import writing
@@ -280,7 +280,7 @@ class Recorder:
         failed = failed and not self._was_cut_off(result)
         return SwitchedLaunch(
             ended=timing.ended,
-            reason=timing.reason,
+            why=timing.why,
             blocks=timing.blocks,
             arms=[list(itertools.islice(fixes, size)) for size in sizes],
             wall_s=result.wall_s,
@@ -342,7 +342,7 @@ def _observation(
             raise KeyboardInterrupt from None
         raise NoStepFound(
             "Only one training step was seen before the program ended; give it more data "
-            f"or steps, or say with --step-on what a step is. {told_besides(result)}".rstrip()
+            f"or steps, or say with --step-on what a step is. {said_besides(result)}".rstrip()
         ) from None
     begin, end = window_ns(trainers[0], boundaries, steps)
     processes = with_filled_rows(observation.trainers_first(facts, boundaries.trainers))

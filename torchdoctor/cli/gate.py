@@ -144,6 +144,7 @@ def _measured(
     from torchdoctor.gate.session import undecided
     from torchdoctor.gate.stored import gate_against_report, read_stored
     from torchdoctor.reports.progress import Progress
+    from torchdoctor.schema import fact
 
     stored = read_stored(baseline) if baseline is not None else None
     named = str(baseline) if against is None else against
@@ -159,11 +160,12 @@ def _measured(
         from torchdoctor.reports.wording import in_one_line
 
         broken = not isinstance(error, Inconclusive)
-        result = undecided(workload, named, in_one_line(error), broken=broken)
+        why = fact("because", reason=in_one_line(error))
+        result = undecided(workload, named, why, broken=broken)
         _write_files(result, settings.output)
         raise
     except KeyboardInterrupt:
-        why = "It was interrupted before anything was compared."
+        why = fact("interrupted-before-pairs")
         _write_files(undecided(workload, named, why, interrupted=True), settings.output)
         raise
 

@@ -2,5 +2,5 @@
 
 In: pairs that are to be measured, and what the command line says of a cluster.
 Out: how their launches ended, or why a pair was lost. Imported only where it is asked for.
-May import: schema, machine, trace, launch, observe, bench, trials.
+May import: schema, machine, trace, launch, observe, bench, trials, reports.
 """

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchdoctor.clusters.worker import SUFFIX
+from torchdoctor.schema import Evidence, fact, message
 from torchdoctor.schema.record_files import write_atomically
 
 _WORKER = [sys.executable, "-m", "torchdoctor.clusters.worker"]
@@ -59,7 +60,7 @@ class RunningCommand:
         self._popen = popen
         self._file = file
 
-    def result(self) -> bytes | str | None:
+    def result(self) -> bytes | Evidence | None:
         """Return the result, or why there is none; None: the command has not ended."""
         code = self._popen.poll()
         if code is None:
@@ -86,17 +87,18 @@ class RunningCommand:
             self._popen.wait()
         self._remove()
 
-    def _why_lost(self, code: int) -> str:
+    def _why_lost(self, code: int) -> Evidence:
         full = shutil.disk_usage(self._file.parent).free < _LEAST_FREE_BYTES
         self._file.unlink(missing_ok=True)  # the log stays
         if full:
-            return f"No space is left in {self._file.parent}."
+            return fact("no-space-for-results", folder=str(self._file.parent))
         lines: list[str] = []
         with contextlib.suppress(OSError):
             text = self._file.with_suffix(".log").read_text(errors="replace")
             lines = [line.strip() for line in text.splitlines() if line.strip()]
-        reason = lines[-1] if lines else f"its command ended with exit code {code}"
-        return f"{reason.rstrip('.')}."
+        if not lines:
+            return fact("node-command-ended", exit_code=code)
+        return message(f"{lines[-1].rstrip('.')}.")
 
     def _remove(self) -> None:
         for path in (self._file, Path(f"{self._file}{SUFFIX}"), self._file.with_suffix(".log")):

@@ -17,18 +17,27 @@ from torchdoctor.bench.failures import Lost
 from torchdoctor.bench.pair_times import usable
 from torchdoctor.clusters.tasks import Launches, Result, Task, decoded, encoded
 from torchdoctor.launch.launch import no_interrupts
-from torchdoctor.schema import Evidence, HostContact, each_once, fact, message
+from torchdoctor.reports.remarks import sentence
+from torchdoctor.schema import Evidence, HostContact, each_once, fact, message, within
 from torchdoctor.schema.errors import TorchdoctorError
 
 _POLL_S = 0.05
 _MOST_LOST = 2  # pairs in a row that a node may lose
 
 
+class NoNodeLeftError(TorchdoctorError):
+    """No node measures pairs any more; `why`: the same as a fact."""
+
+    def __init__(self, why: Evidence) -> None:
+        super().__init__(sentence(why))
+        self.why = why
+
+
 class Running(Protocol):
     """A task on a node."""
 
-    def result(self) -> bytes | str | None:
-        """Return the result, or text: why there will be none. None: it is still measured."""
+    def result(self) -> bytes | Evidence | None:
+        """Return the result, or why there will be none. None: it is still measured."""
 
     def cancel(self) -> None:
         """End it, and wait until nothing of it is left."""
@@ -52,7 +61,7 @@ class _Place:
     running: Running | None = None
     measured: int = 0
     lost: int = 0  # in a row
-    out: str | None = None  # why it gets no more pairs
+    out: Evidence | None = None  # why it gets no more pairs
 
 
 class Fleet:
@@ -91,7 +100,7 @@ class Fleet:
         return doubts
 
     def begin(self, task: PairTask) -> None:
-        """Hand a pair to the free node that measured fewest; raise TorchdoctorError: none is."""
+        """Hand a pair to the free node that measured fewest; raise NoNodeLeftError: none is."""
         free = [place for place in self._places if place.out is None and place.task is None]
         data = encoded(Task.of(self._launches, task, self._chance.randrange(1 << 30)))
         for place in sorted(free, key=lambda place: place.measured + place.lost):
@@ -99,9 +108,13 @@ class Fleet:
                 place.running, place.task = place.node.begin(data), task
                 return
             except OSError as error:
-                self._leave_out(place, f"{error.strerror or error}.")
-        reasons = [f"{place.node.name}: {place.out}" for place in self._places if place.out]
-        raise TorchdoctorError(f"No node is left that measures pairs ({' '.join(reasons)})")
+                self._leave_out(place, message(f"{error.strerror or error}."))
+        left_out = [
+            {"node": place.node.name, "why": within(place.out)}
+            for place in self._places
+            if place.out is not None
+        ]
+        raise NoNodeLeftError(fact("no-node-left", nodes=left_out))
 
     def end(self, most_s: float) -> tuple[PairTask, PairTimings | Lost] | None:
         """Wait for the first pair that ends; None: none did within `most_s`."""
@@ -126,23 +139,25 @@ class Fleet:
                     place.running.cancel()
                 place.running = place.task = None
 
-    def _ended(self, place: _Place, outcome: bytes | str) -> tuple[PairTask, PairTimings | Lost]:
+    def _ended(
+        self, place: _Place, outcome: bytes | Evidence
+    ) -> tuple[PairTask, PairTimings | Lost]:
         task, place.task, place.running = place.task, None, None
         assert task is not None
         measured = self._read(place, task, outcome)
         if isinstance(measured, Lost):
             place.lost += 1
-            problem = measured.why.values["message"]
-            self._doubts.append(fact("pair-lost", node=place.node.name, reason=problem))
+            why = measured.why
+            self._doubts.append(fact("pair-lost", node=place.node.name, why=within(why)))
             if place.lost >= _MOST_LOST and place.out is None:
-                self._leave_out(place, problem)
+                self._leave_out(place, why)
         else:
             place.measured, place.lost = place.measured + 1, 0
         return task, measured
 
-    def _read(self, place: _Place, task: PairTask, outcome: bytes | str) -> PairTimings | Lost:
-        if isinstance(outcome, str):
-            return Lost(why=message(outcome))
+    def _read(self, place: _Place, task: PairTask, outcome: bytes | Evidence) -> PairTimings | Lost:
+        if isinstance(outcome, Evidence):
+            return Lost(why=outcome)
         try:
             result = decoded(outcome, Result, f"the result of {place.node.name}")
         except TorchdoctorError as error:
@@ -150,7 +165,7 @@ class Fleet:
         problem = result.problem or (None if place.measured else _own_failure(task, result))
         if problem is not None:
             self._leave_out(place, problem)
-            return Lost(why=message(problem))
+            return Lost(why=problem)
         self._pairs[result.node] += 1
         self._kinds.add(result.kind)
         self._doubts += result.doubts
@@ -158,16 +173,17 @@ class Fleet:
         self.escaped += [path for path in result.escaped if path not in self.escaped]
         return result.measured
 
-    def _leave_out(self, place: _Place, why: str) -> None:
+    def _leave_out(self, place: _Place, why: Evidence) -> None:
         place.out = why
-        self._doubts.append(fact("node-left-out", node=place.node.name, reason=why))
+        self._doubts.append(fact("node-left-out", node=place.node.name, why=within(why)))
 
 
-def _own_failure(task: PairTask, result: Result) -> str | None:
+def _own_failure(task: PairTask, result: Result) -> Evidence | None:
     """Return how the untouched program itself failed, on a node that never measured a pair."""
     order = task.arms[::-1] if task.swapped else task.arms
     for arm, timing in zip(order, result.timings, strict=False):
         ended_by_itself = timing.ended == "failed" and not timing.stopped
         if arm is task.arms[0] and ended_by_itself and not timing.blocks and not usable(timing):
-            return f"the program itself failed on {result.node}: {timing.reason or 'unknown.'}"
+            why = timing.why or fact("reason-unknown")
+            return fact("program-failed-on-node", node=result.node, why=within(why))
     return None

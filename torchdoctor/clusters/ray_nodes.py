@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.clusters.worker import SUFFIX
-from torchdoctor.schema import Evidence, fact
+from torchdoctor.schema import Evidence, fact, message
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.figures import counted
 
@@ -108,14 +108,14 @@ class RunningTask:
         self._ray = ray
         self._reference = reference
 
-    def result(self) -> bytes | str | None:
+    def result(self) -> bytes | Evidence | None:
         """Return the result, or why there is none; None: the task has not ended."""
         if not self._ray.wait([self._reference], timeout=0)[0]:
             return None
         try:
             return bytes(self._ray.get(self._reference))
         except self._ray.exceptions.RayError as error:
-            return reason_of(error)
+            return message(reason_of(error))
 
     def cancel(self) -> None:
         """Interrupt the task, and wait until its launches have ended."""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchdoctor.clusters.engine import ClusterEngine
+from torchdoctor.clusters.fleet import NoNodeLeftError
 from torchdoctor.launch.launch_spec import UNTOUCHED
-from torchdoctor.schema import fact
+from torchdoctor.schema import fact, message, within
 from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
@@ -83,7 +84,8 @@ class ClusterSearch(Search):
         try:
             self._engine.begin(arm.spec, UNTOUCHED, log.budget.left())
         except TorchdoctorError as error:
-            raise Stopped(fact("trials-stopped", message=str(error))) from error
+            why = error.why if isinstance(error, NoNodeLeftError) else message(str(error))
+            raise Stopped(fact("trials-stopped", why=within(why))) from error
         self._pending.append((members, arm))
 
     def _take_ended(self, most_s: float) -> bool:

@@ -155,7 +155,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How the launches of a task ended, and where; `problem`: why none was made, a sentence."""
+    """How the launches of a task ended, and where; `problem`: why none was made."""
 
     node: str
     kind: str = ""  # of its processor and GPUs
@@ -164,7 +164,7 @@ class Result:
     doubts: list[Evidence] = field(default_factory=list)
     escaped: list[str] = field(default_factory=list)  # files of the user that were changed
     contacts: list[list[HostContact]] = field(default_factory=list)  # of each launch
-    problem: str | None = None
+    problem: Evidence | None = None
 
     @property
     def measured(self) -> PairTimings:

@@ -21,6 +21,7 @@ from torchdoctor.clusters.tasks import Launches, Result, Task, decoded, encoded
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import has_torch
 from torchdoctor.machine.environment import environment
+from torchdoctor.schema import Evidence, fact, message, within
 from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.schema.record_files import write_atomically
 
@@ -38,22 +39,22 @@ def result_of(data: bytes, name: str = "the task") -> bytes:
         problem = _missing(task.launches, node)
         result = Result(node=node, problem=problem) if problem else _measured(task, node)
     except (TorchdoctorError, OSError) as error:
-        result = Result(node=node, problem=str(error))
+        result = Result(node=node, problem=message(str(error)))
     return encoded(result)
 
 
-def _missing(launches: Launches, node: str) -> str | None:
-    """Return what this machine lacks of the program, a sentence; None: nothing."""
+def _missing(launches: Launches, node: str) -> Evidence | None:
+    """Return what this machine lacks of the program; None: nothing."""
     workload = launches.workload
     for path in filter(None, [workload.cwd, workload.script]):
         if not Path(path).exists():
-            return f"{path} does not exist on {node}: the program must lie at one path everywhere."
+            return fact("path-not-on-node", path=path, node=node)
     if workload.python is None:
         return None
     if shutil.which(workload.python) is None:
-        return f"The interpreter {workload.python} does not exist on {node}."
+        return fact("python-not-on-node", python=workload.python, node=node)
     if not has_torch(workload.python):
-        return f"The interpreter {workload.python} has no torch on {node}."
+        return fact("torch-not-on-node", python=workload.python, node=node)
     return None
 
 
@@ -68,7 +69,8 @@ def _measured(task: Task, node: str) -> Result:
         mode = "auto" if wanted.sandbox else "none"
         with Sandbox.choose(mode, folder, wanted.workload, network=wanted.network) as sandbox:
             if sandbox.mode != "overlay" and any(arm.contents or arm.links for arm in task.arms):
-                problem = f"Changed files need the overlay sandbox on {node}: {sandbox.reason}"
+                why = within(sandbox.why) if sandbox.why is not None else None
+                problem = fact("overlay-not-on-node", node=node, why=why)
                 return Result(node=node, problem=problem)
             seed, timeout_s, forks = wanted.seed, wanted.timeout_s, wanted.forks
             recorder = Recorder(wanted.workload, folder, sandbox, seed, stdin, timeout_s, forks)

@@ -102,9 +102,10 @@ class GateRun:
                 self._why = fact("because", reason=str(error))
             finally:
                 engine.close()
-            if why := changed(sources, folders[0]):
+            mixed = changed(sources, folders[0])
+            if mixed is not None:
                 verdict = "inconclusive"
-                self._why = fact("because", reason=why)
+                self._why = mixed
             self._doubt(*_failure_doubts(engine), *session.launch_doubts())
             if load := load_of([version.sensors for version in observed.versions], machine.cpus):
                 self._doubt(fact("busy-while-observed", load=load))

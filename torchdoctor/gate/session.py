@@ -160,7 +160,12 @@ def _record(workload: Workload) -> WorkloadRecord:
 
 
 def undecided(
-    workload: Workload, reference: str, why: str, *, interrupted: bool = False, broken: bool = False
+    workload: Workload,
+    reference: str,
+    why: Evidence,
+    *,
+    interrupted: bool = False,
+    broken: bool = False,
 ) -> GateReport:
     """Return a result without figures; `broken`: the working tree's program cannot be measured."""
     report = GateReport(
@@ -170,7 +175,7 @@ def undecided(
         environment=environment(workload.python),
         reference=reference,
         verdict="inconclusive",
-        answer=[fact("because", reason=why)],
+        answer=[why],
         interrupted=interrupted,
         broken=broken,
     )

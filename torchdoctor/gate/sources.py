@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
 from torchdoctor.schema import Evidence, fact
-from torchdoctor.schema.figures import counted
 
 # What no program reads while it trains.
 _PROSE = (".md", ".rst", ".txt", ".ipynb", ".gitignore")
@@ -24,16 +23,14 @@ def digests(sources: Iterable[str], root: Path) -> dict[Path, bytes | None]:
     return made
 
 
-def changed(then: dict[Path, bytes | None], root: Path) -> str:
-    """Return a sentence if one of the files differs by now; "": they are as they were."""
+def changed(then: dict[Path, bytes | None], root: Path) -> Evidence | None:
+    """Return which of the files differ by now; None: they are as they were."""
     now = digests(map(str, then), root)
     paths = sorted(path for path in then if now[path] != then[path])
     if not paths:
-        return ""
-    more = f" and {counted(len(paths) - 1, 'more file')}" if len(paths) > 1 else ""
-    return (
-        f"{paths[0].relative_to(root)}{more} changed while the gate measured: its pairs are of "
-        "several programs. Measure again."
+        return None
+    return fact(
+        "sources-changed", file=str(paths[0].relative_to(root)), more=len(paths) - 1 or None
     )
 
 

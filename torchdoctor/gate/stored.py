@@ -18,6 +18,7 @@ from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import choose_window
 from torchdoctor.queries.hardware import load_of
+from torchdoctor.reports.remarks import sentence
 from torchdoctor.schema import (
     Environment,
     Evidence,
@@ -110,12 +111,11 @@ def launched(
         measured += usable(timings[-1])
         failed = len(timings) - measured
         if failed > LAUNCHES - FEWEST_STORED:
-            last = next(
-                timing.reason or timing.ended for timing in reversed(timings) if not usable(timing)
-            )
+            last = next(timing for timing in reversed(timings) if not usable(timing))
+            why = sentence(last.why) if last.why is not None else last.ended
             raise Inconclusive(
                 f"{failed} of {len(timings)} launches could not be measured, and "
-                f"{FEWEST_STORED} of {LAUNCHES} are needed: {last}"
+                f"{FEWEST_STORED} of {LAUNCHES} are needed: {why}"
             )
     return timings
 

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -29,7 +28,7 @@ from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.launch.run_folder import RUNS
 from torchdoctor.launch.sandbox import TEMPORARY, Command, Sandbox, Started
 from torchdoctor.machine import processes
-from torchdoctor.schema import Evidence, LaunchTiming, Workload, fact, secret_values
+from torchdoctor.schema import Evidence, Workload, fact, secret_values
 from torchdoctor.schema.errors import TorchdoctorError, UsageError
 
 if TYPE_CHECKING:
@@ -56,19 +55,6 @@ _MODES = {
 }
 _REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_WEBHOOK_URL")  # places to log to
 _KEPT = ("offline", "disabled", "dryrun", "debug", "read-only")
-_FEWEST_STEPS = 3
-# CUDA's; those of torch's allocator on the CPU; the C library's (a mapping, a fork); Python's own;
-# and what a DataLoader says of a worker, torchrun of a rank, that the kernel killed.
-_NO_MEMORY = re.compile(
-    r"out of memory|not enough memory|can't allocate memory|Cannot allocate memory|^MemoryError"
-    r"|killed by signal: Killed|\(SIGKILL\)",
-    re.IGNORECASE | re.MULTILINE,
-)
-_KILLED = (-9, 137)
-_MAYBE_MEMORY = (
-    "So the kernel ends a program where memory runs out: look at the memory limit of the job or "
-    "the container, and at what else needs memory here."
-)
 
 
 @dataclass(kw_only=True)
@@ -541,59 +527,3 @@ def named_places(workload: Workload) -> list[str]:
             if folder.is_dir() and folder != folder.parent:
                 folders.add(str(folder))
     return sorted(folders)
-
-
-def how_it_ended(result: LaunchResult) -> str:
-    """Return a few words for a sentence: "exit code 1", "killed by signal 9"."""
-    if result.ended == "timed-out":
-        return f"stopped after {result.wall_s:.0f} s"
-    if result.exit_code is not None and result.exit_code < 0:
-        return f"killed by signal {-result.exit_code}"
-    return f"exit code {result.exit_code}"
-
-
-def reason_of_layer(result: LaunchResult) -> str:
-    """Return sentences on what its layer had to do with how it ended; mostly empty."""
-    if result.full_layer is not None:
-        return layer_limits.said_of_full(result.full_layer)
-    if result.sandbox == "landlock" and layer_limits.was_denied(result.output_tail):
-        return layer_limits.SAID_OF_DENIED
-    return ""
-
-
-def told_besides(result: LaunchResult) -> str:
-    """Return what an error has to tell besides its cause: changed files, memory, the layer."""
-    escaped = escaped_writes.changed_while_it_ran(result.escaped_writes)
-    killed = _MAYBE_MEMORY if result.exit_code in _KILLED else None
-    return " ".join(filter(None, [escaped, killed, reason_of_layer(result)]))
-
-
-def with_ending(
-    timing: LaunchTiming, result: LaunchResult, peak_memory_bytes: int | None
-) -> LaunchTiming:
-    """Return the timing with how the launch ended, and why where it gave no measurement."""
-    timing = replace(timing, wall_s=result.wall_s)
-    if not timing.gpu_memory and peak_memory_bytes is not None:
-        timing = replace(timing, peak_memory_bytes=peak_memory_bytes)
-    if timing.ended == "measured":
-        return timing
-    ended, reason = _ending(result, len(timing.step_s))
-    return replace(timing, ended=ended, reason=reason)
-
-
-def _ending(result: LaunchResult, steps: int) -> tuple[str, str | None]:
-    if result.ended == "timed-out":
-        return "timed-out", f"It did not finish its window in {result.wall_s:.0f} s."
-    if result.ended == "interrupted":
-        return "interrupted", "Interrupted."
-    if _NO_MEMORY.search(result.output_tail):
-        return "out-of-memory", "It ran out of memory."
-    if result.exit_code in _KILLED:
-        return "out-of-memory", "It was killed, as the kernel does where memory runs out."
-    if result.exit_code == 0 and steps >= _FEWEST_STEPS:
-        return "program-ended", None
-    if why := reason_of_layer(result):
-        return "failed", f"The program ended with {how_it_ended(result)}. {why}"
-    lines = [line.strip() for line in result.output_tail.splitlines() if line.strip()]
-    last = f": {lines[-1][:200]}" if lines else ""
-    return "failed", f"The program ended with {how_it_ended(result)}{last}"

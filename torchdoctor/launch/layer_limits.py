@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchdoctor.schema import Evidence, fact
+from torchdoctor.schema.figures import binary_size
+
 _NO_ROOM = re.compile(r"No space left on device|\bENOSPC\b|\[Errno 28\]|os error 28|Disk full")
 _DENIED = re.compile(r"Permission denied|\bEACCES\b|Operation not permitted|\[Errno 13\]")
 # What a program could not write in whole it may have removed: a little may be free again.
 _NEARLY_FULL_BYTES = 64 << 20
 _NEARLY_FULL_SHARE = 0.05
-SAID_OF_DENIED = (
-    "It may have been denied by torchdoctor: without namespaces, other programs and libraries than "
-    "Python and torch are not let write to your files. If they may, give --no-sandbox."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +49,18 @@ def full_layer(output: str, rooms: Iterable[Room | None]) -> Room | None:
     return full[0] if full else None
 
 
-def said_of_full(full: Room) -> str:
-    """Return whose limit it was, and how to move it."""
-    size, free = (_amount(room_bytes) for room_bytes in (full.size_bytes, full.free_bytes))
-    where = f"the scratch folder in {full.folder}" if full.folder else "memory"
-    todo = "Free space there, or set" if full.folder else "Set"
-    return (
-        f"It found no space left, and the limit is torchdoctor's: what a launch writes goes to "
-        f"{where} until the launch ends ({size}, of which {free} were free). {todo} TMPDIR, or "
-        "--output, to a folder on a disk with more room."
-    )
+def full(layer: Room) -> Evidence:
+    """Return whose limit it was, and how far it goes."""
+    size = layer.size_bytes
+    free = layer.free_bytes
+    if not layer.folder:
+        return fact("scratch-memory-full", size_bytes=size, free_bytes=free)
+    return fact("scratch-folder-full", folder=layer.folder, size_bytes=size, free_bytes=free)
 
 
 def said_of_shared_disk(folder: Path) -> str:
     """Return what to do where a full disk holds the layers and the run's own files."""
-    size = _amount(room(folder).size_bytes)
+    size = binary_size(room(folder).size_bytes)
     return (
         f"The disk of {folder} is full ({size}), where what the program writes goes until each "
         "launch ends, and the run's own files as well: free space there, or set TMPDIR and "
@@ -75,8 +71,3 @@ def said_of_shared_disk(folder: Path) -> str:
 def was_denied(output: str) -> bool:
     """Return whether the program complains that it may not do something."""
     return _DENIED.search(output) is not None
-
-
-def _amount(size_bytes: int) -> str:
-    unit, name = (2**30, "GiB") if size_bytes >= 2**30 else (2**20, "MiB")
-    return f"{size_bytes / unit:.3g} {name}"

@@ -24,8 +24,9 @@ from torchdoctor.launch import scratch, shared_memory
 from torchdoctor.launch.escaped_writes import foreign_files
 from torchdoctor.launch.layer_limits import Room
 from torchdoctor.launch.layer_plan import Planner, Step
+from torchdoctor.launch.layer_words import in_words
 from torchdoctor.machine.mounts import ANSWERS_WITHIN_S, mounts_now, unanswered
-from torchdoctor.schema import Evidence, Workload, fact
+from torchdoctor.schema import Evidence, Workload, fact, message, within
 from torchdoctor.schema.errors import UsageError
 
 ENTRY = Path(__file__).with_name("sandbox_entry.py")
@@ -190,7 +191,7 @@ class Sandbox:
 
     mode: str  # "overlay", "landlock" (and the probe redirects Python and torch), or "none"
     store: scratch.Scratch
-    reason: str | None = None  # why it is not "overlay", one sentence
+    why: Evidence | None = None  # it is not "overlay"
     uncovered: list[Evidence] = field(default_factory=list)  # what it does not keep away
     userns: bool = False
     pidns: bool = False
@@ -226,7 +227,7 @@ class Sandbox:
         store = scratch.Scratch(parent)
         if mode == "none":
             return cls(mode=mode, store=store)
-        problems: dict[str, str] = {}  # of each mode, that of its strongest kind
+        problems: dict[str, Evidence] = {}  # of each mode, that of its strongest kind
         try:
             for layer in _layers(store, on_disk):
                 cannot_cut_off = not network and layer.mode != "overlay"
@@ -235,12 +236,14 @@ class Sandbox:
                 layer.network = network
                 problem = trial(layer, workload)
                 if problem is None:
-                    layer.reason = problems.get("overlay")
+                    layer.why = problems.get("overlay")
                     return layer
                 problems.setdefault(layer.mode, problem)
             if not network:
-                reason = problems.get("overlay") or "only Linux has the namespaces that it needs."
-                raise UsageError(f"--network off is not possible here: {reason}")
+                problem = problems.get("overlay")
+                needs = "only Linux has the namespaces that it needs."
+                lacks = needs if problem is None else in_words(problem)
+                raise UsageError(f"--network off is not possible here: {lacks}")
             raise UsageError(_no_layer(mode, problems))
         except BaseException:
             store.close()
@@ -251,8 +254,8 @@ class Sandbox:
         """Return all that is not covered, for the report."""
         if self.mode != "landlock":
             return self.uncovered
-        reason = self.reason.rstrip(".") if self.reason else None
-        return [fact("no-overlay", reason=reason), *self.uncovered]
+        why = within(self.why) if self.why is not None else None
+        return [fact("no-overlay", why=why), *self.uncovered]
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -347,16 +350,18 @@ class Sandbox:
         return scratch.remove_tree(started.folder)
 
 
-def _no_layer(mode: str, problems: Mapping[str, str]) -> str:
+def _no_layer(mode: str, problems: Mapping[str, Evidence]) -> str:
     """Return why nothing keeps a program from the user's files, and what to do, in one sentence."""
     if mode != "auto":
-        problem = problems.get(mode, "only Linux has it.")
-        return f"No {mode} sandbox is possible here: {problem}"
+        lacks = in_words(problems[mode]) if mode in problems else "only Linux has it."
+        return f"No {mode} sandbox is possible here: {lacks}"
     if not problems:
         why = "only Linux has what it takes"
     else:
         needs = {"overlay": "no overlay", "landlock": "no Landlock, which Linux has since 5.13"}
-        why = ", and ".join(f"{needs[need]}: {problems[need].rstrip('.')}" for need in needs)
+        why = ", and ".join(
+            f"{needs[need]}: {in_words(problems[need]).rstrip('.')}" for need in needs
+        )
     return (
         f"Nothing was started, because nothing here can keep the program from your files ({why}). "
         "If it may write to them, give --no-sandbox."
@@ -441,7 +446,7 @@ def _meeting_points() -> list[str]:
     return sorted(sockets)[:64]
 
 
-def trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
+def trial(sandbox: Sandbox, workload: Workload | None) -> Evidence | None:
     """Start a tiny program in it that writes beside the user's files. None: all is well."""
     cwd = workload.cwd if workload else str(Path.cwd())
     folders = {cwd, "/tmp"}
@@ -467,15 +472,15 @@ def trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
         Path(place, name).unlink()
     sandbox.discard(started)
     if started.failure is not None:
-        return f"{started.failure}."
+        return message(f"{started.failure}.")
     if not ended:
-        return "the trial program did not end."
+        return fact("trial-did-not-end")
     if escaped:
-        return f"what was written to {escaped[0]} stayed there."
+        return fact("trial-write-stayed", folder=escaped[0])
     if started.code() != 0:
-        return (lines or ["the trial program failed"])[-1] + "."
+        return message(f"{lines[-1]}.") if lines else fact("trial-program-failed")
     if lines != [str(os.getuid()), ascii(os.path.realpath(cwd))]:
-        return "the trial program saw another user or folder."
+        return fact("trial-saw-others")
     # Folders without a layer that the user could write to outside.
     for limit in started.limits:
         path, _, reason = limit.partition(": ")

@@ -7,13 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchdoctor.launch.launch import (
-    LaunchResult,
-    RunningLaunch,
-    how_it_ended,
-    reason_of_layer,
-    told_besides,
-)
+from torchdoctor.launch.endings import by_layer, how_it_ended, said_besides
+from torchdoctor.launch.launch import LaunchResult, RunningLaunch
 from torchdoctor.launch.listening import ServerWatch
 from torchdoctor.observe.events import Events, read_channel
 from torchdoctor.observe.joined_window import JoinedWindow
@@ -139,7 +134,7 @@ def check_usable(
     if isinstance(outcome, StepsFound):
         steps = len(step_durations(events[outcome.trainers[0]], outcome))
     failed = result.ended == "exited" and result.exit_code != 0
-    layer = f" {words}" if (words := told_besides(result)) else ""
+    layer = f" {words}" if (words := said_besides(result)) else ""
     if failed and steps < FEW_STEPS:
         raise ProgramFailed(
             f"The program failed before it could be measured ({how_it_ended(result)}, after "
@@ -166,7 +161,7 @@ def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
     if result.ended != "exited" or not result.exit_code:
         return None
     tail = result.output_tail.strip()
-    layer = told_besides(result)
+    layer = said_besides(result)
     return ProgramFailure(exit_code=result.exit_code, steps=steps, output_tail=tail, layer=layer)
 
 
@@ -175,7 +170,7 @@ def _what_to_do(result: LaunchResult, workload: Workload) -> str:
     todo = "Make it run without torchdoctor first."
     if not output:
         return f" It printed nothing. {todo}"
-    if reason_of_layer(result):  # which says what to do
+    if by_layer(result) is not None:  # which says what to do
         return ""
     options = {word.partition("=")[0] for word in workload.command if word.startswith("--")}
     refused = sorted(option for option in options if option in output)

@@ -2,5 +2,5 @@
 
 In: a report.
 Out: text and files.
-May import: schema, queries, machine, probe, trace, advice, observe, bench.
+May import: schema, queries, machine, probe, trace, advice, observe, bench, launch.
 """

@@ -19,6 +19,9 @@ _STEPS = {"typical-steps": " of the typical {unit}", "all-steps": ""}
 ANSWERS = {
     "undecided": "Not decided against {reference}.",
     "interrupted": "It was interrupted: only what was measured until then.",
+    "interrupted-before-pairs": "It was interrupted before anything was compared.",
+    "sources-changed": "{file}[ and {more:counted more file}] changed while the gate measured: its "
+    "pairs are of several programs. Measure again.",
     "because": "{reason}",
     "time-up": "The time was up after {pairs:counted pair} of launches, and {needed} are needed, "
     "which takes about {takes}: give it more ({budget}), or less to do with --steps.",

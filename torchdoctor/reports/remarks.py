@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from torchdoctor.launch import layer_words
 from torchdoctor.reports import templates
 from torchdoctor.reports.vocabulary import of_unit
 from torchdoctor.schema import Evidence, Remark, as_remark
@@ -175,7 +176,7 @@ LAUNCHES = {  # of how the program was launched
     "files-changed-in-sandbox": "{files} of your files changed while the program ran, in spite of "
     "the '{sandbox}' sandbox: {named:list}[ and {more} more].",
     "no-overlay": "What Python and torch write went to a scratch layer; other programs and "
-    "libraries were denied to write to your files[ (no overlay: {reason})]. The mode, owner and "
+    "libraries were denied to write to your files[ (no overlay: {why:fact})]. The mode, owner and "
     "times of a file are not kept from them.",
     "little-room": "Only {free_gib:.1f} GiB are free in {folder} for what a launch writes.",
     "layer-in-memory": "No disk here can hold a layer: what a launch writes is kept in memory.",
@@ -215,8 +216,19 @@ NODES = {  # of a cluster
     "nodes-unlike": "The nodes are not alike ({kinds:list|; }): both sides of a pair ran on one "
     "node, and the speed-ups are averages over such nodes.",
     "pairs-unfinished": "{pairs:counted pair} had not ended on other nodes when the search did.",
-    "pair-lost": "{node} lost a pair: {reason}",
-    "node-left-out": "{node} was left out from then on: {reason}",
+    "pair-lost": "{node} lost a pair: {why:sentence}",
+    "node-left-out": "{node} was left out from then on: {why:sentence}",
+    "no-node-left": "No node is left that measures pairs ({nodes:each why-node-is-out| })",
+    "why-node-is-out": "{node}: {why:sentence}",
+    "program-failed-on-node": "the program itself failed on {node}: {why:sentence}",
+    "reason-unknown": "unknown.",
+    "path-not-on-node": "{path} does not exist on {node}: the program must lie at one path "
+    "everywhere.",
+    "python-not-on-node": "The interpreter {python} does not exist on {node}.",
+    "torch-not-on-node": "The interpreter {python} has no torch on {node}.",
+    "overlay-not-on-node": "Changed files need the overlay sandbox on {node}[: {why:fact}].",
+    "no-space-for-results": "No space is left in {folder}.",
+    "node-command-ended": "its command ended with exit code {exit_code}.",
 }
 VERSIONS = {  # of two versions that a gate compares
     "no-file-differs": "No tracked file differs between {reference} and the working tree: both "
@@ -254,9 +266,24 @@ VERSIONS = {  # of two versions that a gate compares
     "long-steps-not-stored": "Some {units} take far longer now, and the stored launches hold their "
     "median {unit} alone: what the long ones take is not in the comparison.",
 }
+_OF_A_LAYER = {
+    "folder": "{folder}",
+    "size": "{size_bytes:binary}",
+    "free": "{free_bytes:binary}",
+}
+LAYERS = {  # what a layer has to do with the end of a launch, or why there is none
+    ident: words.format(**_OF_A_LAYER) for ident, words in layer_words.WORDS.items()
+}
 ENDED = {  # of launches that gave nothing, and why
     "message": "{message}",
-    "launch-ended": "{message}",
+    "window-not-finished": "It did not finish its window in {wall_s:.0f} s.",
+    "launch-interrupted": "Interrupted.",
+    "ran-out-of-memory": "It ran out of memory.",
+    "killed-for-memory": "It was killed, as the kernel does where memory runs out.",
+    "ended-with-code": "The program ended with {exit_code:exit}[: {last_line}]",
+    "stopped-unmeasured": "It was stopped before it was measured[: {last_line}]"
+    "[. {layer:sentence}]",
+    "ended-by-layer": "The program ended with {exit_code:exit}. {layer:sentence}",
     "program-failed": "The program failed.",
     "no-step-measured": "No step was measured.",
     "failed-after-launches": "{why:fact}, after {launches:counted launch, launches} without a "
@@ -275,7 +302,7 @@ ENDED = {  # of launches that gave nothing, and why
     "failed-beside-another": "started beside another launch it failed ({why:fact})",
     "budget-ended": "the budget ended",
     "no-pair-in-time": "no pair ended in time",
-    "trials-stopped": "Trials stopped: {message}",
+    "trials-stopped": "Trials stopped: {why:sentence}",
     "untouched-unmeasured-twice": "Trials stopped: the untouched program could not be measured "
     "twice in a row ({why:fact}).",
     "untouched-unmeasured": "The untouched program could not be measured ({why:fact}).",
@@ -464,6 +491,7 @@ SENTENCES = {
     **LAUNCHES,
     **NODES,
     **VERSIONS,
+    **LAYERS,
     **ENDED,
     **IN_PROGRAM,
     **IN_TURNS,

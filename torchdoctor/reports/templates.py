@@ -3,8 +3,10 @@
 `{share:.0%}` is a value as Python formats it. Named formats: `{x:seconds}`, `{x:memory}`,
 `{x:percent}` (a decimal below a tenth), `{x:ratio}`, `{x:duration}` (that a person waits),
 `{x:clock}` and `{x:moment}` (of Unix time), `{x:place}` (a location), `{x:path}`,
-`{x:interval}` (a speed-up: low, estimate, high),
+`{x:interval}` (a speed-up: low, estimate, high), `{x:binary}` (a disk's bytes: "1.5 GiB"),
+`{x:exit}` (a program's code: "exit code 1"),
 `{x:whole_percent}` (as "6 %", however small), `{x:fact}` (another fact, without its full stop),
+`{x:sentence}` (another fact as it is),
 `{x:counted copy, copies}`, `{x:list}`, and `{x:each NAME}` (each item by the template NAME); the
 last two may end in their separator: `{x:list|; }`. What stands in brackets is left out where a
 value in it is None. `{each_step}` and the like are words of the report (`reports.vocabulary`).
@@ -17,10 +19,12 @@ from typing import Any
 
 from torchdoctor.schema import Interval
 from torchdoctor.schema.figures import (
+    binary_size,
     certain_speedup,
     clock,
     counted,
     duration,
+    exit_code,
     memory,
     moment,
     percent,
@@ -30,9 +34,11 @@ from torchdoctor.schema.figures import (
     seconds,
 )
 
-_OF_A_FIGURE: dict[str, Callable[[float], str]] = {
+_OF_A_FIGURE: dict[str, Callable[[Any], str]] = {
     "seconds": seconds,
     "memory": memory,
+    "binary": binary_size,
+    "exit": exit_code,
     "percent": percent,
     "ratio": ratio,
     "duration": duration,
@@ -84,14 +90,19 @@ class _Formatter(string.Formatter):
             case "counted":
                 return counted(value, *argument.split(_COMMA))
             case "fact":
-                values = {**self.values, **value["values"]}
-                template = self.templates[value["fact"]]
-                return filled(template, values, self.templates, self.cwd).rstrip(".")
+                return self._sentence(value).rstrip(".")
+            case "sentence":
+                return self._sentence(value)
             case "list":
                 return (separator or _COMMA).join(map(str, value))
             case "each":
                 return (separator or _COMMA).join(self._items(value, argument))
         return str(super().format_field(value, spec))
+
+    def _sentence(self, evidence: Mapping[str, Any]) -> str:
+        template = self.templates[evidence["fact"]]
+        values = {**self.values, **evidence["values"]}
+        return filled(template, values, self.templates, self.cwd)
 
     def _items(self, items: Sequence[Mapping[str, Any]], name: str) -> list[str]:
         return [

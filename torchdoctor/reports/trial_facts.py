@@ -101,6 +101,7 @@ NO_TRIALS = {  # why no fix was tried
     "torchdoctor run train.py",
 }
 SENTENCES = {
+    **remarks.LAYERS,
     **remarks.ENDED,
     **remarks.IN_PROGRAM,
     **remarks.NUMERICS,

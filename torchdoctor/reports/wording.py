@@ -16,6 +16,7 @@ from torchdoctor.schema.errors import ProgramFailed, TorchdoctorError
 from torchdoctor.schema.figures import (
     clean,
     counted,
+    exit_code,
     percent,
     quantity,
     ratio,
@@ -95,9 +96,8 @@ def _lines(output: str) -> list[str]:
 
 def how_it_failed(failed: ProgramFailure) -> str:
     """Return after how many steps it failed, of which the last may be unseen; no full stop."""
-    code = failed.exit_code
     steps = counted(failed.steps, "step")
-    how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
+    how = exit_code(failed.exit_code)
     return f"The program itself failed after at least {steps} ({how})"
 
 

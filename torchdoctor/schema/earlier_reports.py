@@ -15,6 +15,14 @@ _REASONS = {
     "the time ran out": OUT_OF_TIME,
     "the budget left no time for more": NO_TIME_LEFT,
 }
+# Remarks whose `why` is a fact, and was a text named `reason`.
+_REASON_WAS_TEXT = (
+    "launches-in-turns",
+    "no-overlay",
+    "node-left-out",
+    "pair-lost",
+    "results-unchecked",
+)
 _ONE_LAUNCH = "measured in one launch only"
 _ENOUGH = re.compile(r"--budget (\d+)s would do")
 
@@ -28,6 +36,8 @@ def upgraded(report: Mapping[str, Any]) -> dict[str, Any]:
         today["diagnosis"] = _diagnosis(diagnosis)
     if isinstance(trace := report.get("trace"), dict):
         today["trace"] = _trace(trace)
+    if isinstance(remarks := report.get("remarks"), list):
+        today["remarks"] = [_remark(remark) for remark in remarks]
     if _is_before(report, (2, 1)):
         today = _with_reasons(today)
     return with_throttling(today)
@@ -184,8 +194,6 @@ def _with_reasons(report: dict[str, Any]) -> dict[str, Any]:
                 "fact": "budget-too-short",
                 "values": {"enough_s": int(enough[1])},
             }
-    if isinstance(remarks := report.get("remarks"), list):
-        today["remarks"] = [_remark(remark) for remark in remarks]
     recommended = report.get("recommendation")
     if isinstance(recommended, dict):
         today["recommendation"] = {
@@ -197,14 +205,16 @@ def _with_reasons(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _remark(remark: Any) -> Any:
-    """Return a remark whose reason is a fact: of results that were unchecked it was words."""
+    """Return a remark whose reason is a fact, where that of an earlier version was text."""
     values = remark.get("values") if isinstance(remark, dict) else None
-    if not isinstance(values, dict) or remark.get("fact") != "results-unchecked":
+    if not isinstance(values, dict) or remark.get("fact") not in _REASON_WAS_TEXT:
         return remark
-    if not isinstance(reason := values.get("reason"), str):
+    if "reason" not in values:
         return remark
-    why = {"fact": "message", "values": {"message": reason}}
-    return {**remark, "values": {"fixes": values.get("fixes"), "why": why}}
+    rest = {name: value for name, value in values.items() if name != "reason"}
+    reason = values["reason"]
+    why = None if reason is None else {"fact": "message", "values": {"message": reason}}
+    return {**remark, "values": {**rest, "why": why}}
 
 
 def _rejected(patches: Any) -> Any:

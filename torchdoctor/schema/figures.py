@@ -144,6 +144,17 @@ def memory(value: float | None) -> str:
     return f"{value / 1e6:.0f} MB"
 
 
+def binary_size(size_bytes: float) -> str:
+    """Return the size of a disk or of a folder in memory as "1.5 GiB" or "64 MiB"."""
+    unit, name = (2**30, "GiB") if size_bytes >= 2**30 else (2**20, "MiB")
+    return f"{size_bytes / unit:.3g} {name}"
+
+
+def exit_code(code: int) -> str:
+    """Return how a program ended as "exit code 1", or "killed by signal 9" for -9."""
+    return f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
+
+
 def memory_change(value: float | None) -> str:
     """Return a difference of bytes with its sign: "+420 MB", "-1.2 GB", "0 MB"."""
     if value is None:

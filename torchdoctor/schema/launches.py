@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from torchdoctor.schema.evidence import Evidence
 from torchdoctor.schema.program import AppliedFix
 
 
@@ -37,7 +38,7 @@ class LaunchTiming:
     """
 
     ended: str
-    reason: str | None = None  # one sentence where `ended` says that it failed
+    why: Evidence | None = None  # where `ended` says that it failed
     step_s: list[float] = field(default_factory=list)
     samples: float | None = None  # of all measured steps; None: batches have no size
     window_s: float = 0.0  # sum of step_s, ended by a device synchronisation
@@ -61,7 +62,7 @@ class LaunchTiming:
         """Return its blocks as a measured launch, whatever became of the program after them."""
         if not self.blocks or self.ended == "interrupted":
             return self
-        return replace(self, ended="measured", reason=None)
+        return replace(self, ended="measured", why=None)
 
     @property
     def went(self) -> int:
@@ -86,10 +87,10 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchedLaunch:
-    """One launch in which arms were switched on and off. `ended`, `reason` as in LaunchTiming."""
+    """One launch in which arms were switched on and off. `ended`, `why` as in LaunchTiming."""
 
     ended: str
-    reason: str | None = None
+    why: Evidence | None = None
     blocks: list[Block] = field(default_factory=list)  # in the order they ran
     arms: list[list[AppliedFix]] = field(default_factory=list)  # what became of each arm's fixes
     failed_in: int | None = None  # the arm that was on (0: none) as the program failed or hung

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from torchdoctor.advice import catalogue
-from torchdoctor.bench.failures import how_it_ended, why_refused
+from torchdoctor.bench.failures import why_refused
 from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.schema import (
     FixSet,
@@ -89,7 +89,7 @@ def abandon(
     if launch.failed_in is None:
         return False
     blocks = Counter(block.arm for block in launch.blocks)
-    why = within(how_it_ended(launch) or fact("program-failed"))
+    why = within(launch.why or fact("program-failed"))
     if launch.failed_in:
         guilty = [launch.failed_in]
         reason = fact("did-not-go-on", why=why)

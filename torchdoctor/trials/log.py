@@ -196,7 +196,8 @@ class Log:
             with beside as held:
                 yield
         except TorchdoctorError as error:
-            raise Stopped(fact("trials-stopped", message=str(error))) from error
+            why = within(fact("message", message=str(error)))
+            raise Stopped(fact("trials-stopped", why=why)) from error
         finally:
             for arm in arms:
                 arm.cost_s += (self.budget.clock() - began_s) / len(arms)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchdoctor.bench.engine import Engine
-from torchdoctor.bench.failures import failure, how_it_ended, refusal
+from torchdoctor.bench.failures import failure, refusal
 from torchdoctor.bench.measurement import ProgramLaunches
 from torchdoctor.bench.pair_times import usable
 from torchdoctor.bench.record import Recorder
@@ -187,7 +187,7 @@ class TrainingTrials:
                 if tried is None:
                     without = self._log.launch(self._log.baseline, PHASE, offset)
                     if not usable(without):
-                        why = within(how_it_ended(without) or message(without.ended))
+                        why = within(without.why or message(without.ended))
                         without = None
                         raise Stopped(fact("untouched-unmeasured", why=why))
                 else:
