@@ -183,7 +183,8 @@ def test_a_failure_after_enough_steps_is_not_hidden_by_the_report(
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["failure"]["exit_code"] == code
     assert 60 <= report["failure"]["steps"] <= at
-    assert ("memory" in report["failure"]["layer"]) == (code < 0)
+    besides = [evidence["fact"] for evidence in report["failure"]["besides"]]
+    assert besides == (["maybe-killed-for-memory"] if code < 0 else [])
     assert report["baseline"]["step_time_s"]["steps"] > 30
     counts = report["steps"]["evidence"]["values"]["counts"]
     assert counts["forward"] - counts["computed"] in (0, 1), "the first forward is seen too"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from samples import loader_bound
 
+from torchdoctor.reports import wording
 from torchdoctor.reports.summary import summarized
 from torchdoctor.reports.verdict import with_sentences
 from torchdoctor.schema import Report, message, within
@@ -102,3 +103,13 @@ def test_a_remark_quotes_the_reason_that_was_text(ident: str, values: dict[str, 
 def test_a_remark_without_a_reason_is_told_without_one() -> None:
     remark = {"severity": "detail", "fact": "no-overlay", "values": {"reason": None}}
     assert with_sentences(of_schema_2_0(remarks=[remark])).doubts
+
+
+def test_what_a_failure_had_to_do_with_keeps_its_words() -> None:
+    failed = {"exit_code": -9, "steps": 12, "layer": "Look at the memory limit."}
+    report = of_schema_2_0(failure=failed)
+    assert report.failure is not None
+    assert [evidence.sentence for evidence in report.failure.besides] == [failed["layer"]]
+    assert str(failed["layer"]) in wording.program_failed(report.failure).message
+    quiet = of_schema_2_0(failure=failed | {"layer": ""})
+    assert quiet.failure is not None and quiet.failure.besides == []

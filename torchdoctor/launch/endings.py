@@ -19,10 +19,6 @@ _NO_MEMORY = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _KILLED = (-9, 137)
-_MAYBE_MEMORY = (
-    "So the kernel ends a program where memory runs out: look at the memory limit of the job or "
-    "the container, and at what else needs memory here."
-)
 
 
 def with_ending(
@@ -81,10 +77,19 @@ def how_it_ended(result: LaunchResult) -> str:
     return "stopped" if result.exit_code is None else exit_code(result.exit_code)
 
 
-def said_besides(result: LaunchResult) -> str:
-    """Return what an error says besides its cause: changed files, memory, the layer."""
-    escaped = escaped_writes.changed_while_it_ran(result.escaped_writes)
-    killed = _MAYBE_MEMORY if result.exit_code in _KILLED else None
+def besides(result: LaunchResult) -> list[Evidence]:
+    """Return what its end may have to do with: files that it changed, memory, its layer."""
+    facts = []
+    if result.escaped_writes:
+        facts.append(escaped_writes.changed_while_it_ran(result.escaped_writes))
+    if result.exit_code in _KILLED:
+        facts.append(fact("maybe-killed-for-memory"))
     layer = by_layer(result)
-    limit = in_words(layer) if layer is not None else None
-    return " ".join(filter(None, [escaped, killed, limit]))
+    if layer is not None:
+        facts.append(layer)
+    return facts
+
+
+def said_besides(result: LaunchResult) -> str:
+    """Return the same as an error says it."""
+    return " ".join(map(in_words, besides(result)))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from torchdoctor.machine.mounts import unanswered
 from torchdoctor.schema import Evidence, fact
-from torchdoctor.schema.figures import counted
 
 LOOK_AT_MOST = 20_000
 LOOK_AT_MOST_S = 2.0
@@ -98,12 +97,9 @@ def escape_doubts(escaped: Collection[str], mode: str) -> list[Evidence]:
     return [fact(ident, files=len(escaped), named=named, more=more, sandbox=mode)]
 
 
-def changed_while_it_ran(escaped: Collection[str]) -> str:
-    """Return what an error adds where writes reached these files; else an empty string."""
-    if not escaped:
-        return ""
-    named = ", ".join(list(escaped)[:_NAMED])
-    return f"{counted(len(escaped), 'file')} of yours changed while it ran, such as {named}."
+def changed_while_it_ran(escaped: Collection[str]) -> Evidence:
+    """Return that writes reached these files, which an error tells beside its cause."""
+    return fact("files-changed", files=len(escaped), named=list(escaped)[:_NAMED])
 
 
 @functools.cache  # a launch leaves everything as it was

@@ -1,12 +1,15 @@
-"""The words for what a layer does, or cannot do, by the names of facts.
+"""The words for what a launch or its layer does, or cannot do, by the names of facts.
 
 An error says them at once; the templates of `reports` are made of them. Figures come as text.
 """
 
 from torchdoctor.schema import Evidence
-from torchdoctor.schema.figures import binary_size
+from torchdoctor.schema.figures import binary_size, counted
 
 WORDS = {
+    "files-changed": "{files} of yours changed while it ran, such as {named}.",
+    "maybe-killed-for-memory": "So the kernel ends a program where memory runs out: look at the "
+    "memory limit of the job or the container, and at what else needs memory here.",
     "scratch-folder-full": "It found no space left, and the limit is torchdoctor's: what a launch "
     "writes goes to the scratch folder in {folder} until the launch ends ({size}, of which {free} "
     "were free). Free space there, or set TMPDIR, or --output, to a folder on a disk with more "
@@ -28,9 +31,12 @@ def in_words(evidence: Evidence) -> str:
     """Return such a fact, or a text of others, as an error says it."""
     if evidence.fact == "message":
         return str(evidence.values["message"])
-    figures = {
-        name.removesuffix("_bytes"): binary_size(value)
-        for name, value in evidence.values.items()
-        if name.endswith("_bytes")
-    }
-    return WORDS[evidence.fact].format(**evidence.values, **figures)
+    figures = dict(evidence.values)
+    for name, value in evidence.values.items():
+        if name.endswith("_bytes"):
+            figures[name.removesuffix("_bytes")] = binary_size(value)
+        elif name == "files":
+            figures[name] = counted(value, "file")
+        elif isinstance(value, list):
+            figures[name] = ", ".join(value)
+    return WORDS[evidence.fact].format(**figures)

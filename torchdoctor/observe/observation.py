@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchdoctor.launch.endings import by_layer, how_it_ended, said_besides
+from torchdoctor.launch.endings import besides, by_layer, how_it_ended, said_besides
 from torchdoctor.launch.launch import LaunchResult, RunningLaunch
 from torchdoctor.launch.listening import ServerWatch
 from torchdoctor.observe.events import Events, read_channel
@@ -161,8 +161,9 @@ def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
     if result.ended != "exited" or not result.exit_code:
         return None
     tail = result.output_tail.strip()
-    layer = said_besides(result)
-    return ProgramFailure(exit_code=result.exit_code, steps=steps, output_tail=tail, layer=layer)
+    return ProgramFailure(
+        exit_code=result.exit_code, steps=steps, output_tail=tail, besides=besides(result)
+    )
 
 
 def _what_to_do(result: LaunchResult, workload: Workload) -> str:

@@ -270,8 +270,10 @@ _OF_A_LAYER = {
     "folder": "{folder}",
     "size": "{size_bytes:binary}",
     "free": "{free_bytes:binary}",
+    "files": "{files:counted file}",
+    "named": "{named:list}",
 }
-LAYERS = {  # what a layer has to do with the end of a launch, or why there is none
+LAYERS = {  # what the end of a launch has to do with, or why it has no layer
     ident: words.format(**_OF_A_LAYER) for ident, words in layer_words.WORDS.items()
 }
 ENDED = {  # of launches that gave nothing, and why

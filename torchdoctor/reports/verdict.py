@@ -129,7 +129,7 @@ def with_sentences(report: Report) -> Report:
     ]
     worded_diagnosis = replace(diagnosis, path=path, findings=findings, verdict=verdict)
     report = replace(report, trace=report.trace and _traced(report.trace, words, cwd))
-    report = _with_steps(report, cwd)
+    report = _with_failure(_with_steps(report, cwd), words, cwd)
     report = trial_facts.with_reasons(_with_remarks(report, words, cwd), words, cwd)
     whole = statements(replace(report, diagnosis=worded_diagnosis))
     sentence = " ".join(statement.sentence for statement in whole)
@@ -150,6 +150,15 @@ def _with_steps(report: Report, cwd: str) -> Report:
     return replace(
         report, steps=replace(steps, how_found=steps_found.how_found(steps.evidence, cwd))
     )
+
+
+def _with_failure(report: Report, words: dict[str, str], cwd: str) -> Report:
+    """Return the report with what the program's failure may have to do with in words."""
+    failure = report.failure
+    if failure is None:
+        return report
+    besides = [_told(None, evidence, words, cwd) for evidence in failure.besides]
+    return replace(report, failure=replace(failure, besides=besides))
 
 
 def _with_remarks(report: Report, words: dict[str, str], cwd: str) -> Report:

@@ -2,6 +2,7 @@
 
 import re
 
+from torchdoctor.reports import remarks
 from torchdoctor.reports.vocabulary import step_of, steps_of
 from torchdoctor.schema import (
     Environment,
@@ -62,7 +63,7 @@ def failure(report: Report) -> str:
         else [f" Its output ends: {ending}" for ending in last]
     )
     before = f"{how_it_failed(failed)}: the report is of the steps before"
-    todo = clean(failed.layer) or "Mend this first, then run again."
+    todo = clean(_said_besides(failed)) or "Mend this first, then run again."
     return f"{before}. {todo}{''.join(ends)}"
 
 
@@ -71,10 +72,15 @@ def program_failed(
 ) -> ProgramFailed:
     """Return the error that ends the command, with the program's own traceback."""
     output = failed.output_tail.strip()
-    layer = f" {failed.layer}" if failed.layer else ""
-    silent = "" if output else " It printed nothing."
-    message = f"{how_it_failed(failed)}; {what_then}.{layer}{silent}"
+    silent = "" if output else "It printed nothing."
+    more = " ".join(filter(None, [_said_besides(failed), silent]))
+    message = f"{how_it_failed(failed)}; {what_then}. {more}".rstrip()
     return ProgramFailed(message, failed.exit_code, output)
+
+
+def _said_besides(failed: ProgramFailure) -> str:
+    """Return what its end may have to do with, in words."""
+    return " ".join(evidence.sentence or remarks.sentence(evidence) for evidence in failed.besides)
 
 
 def in_one_line(error: TorchdoctorError) -> str:

@@ -38,6 +38,7 @@ def upgraded(report: Mapping[str, Any]) -> dict[str, Any]:
         today["trace"] = _trace(trace)
     if isinstance(remarks := report.get("remarks"), list):
         today["remarks"] = [_remark(remark) for remark in remarks]
+    today["failure"] = _failure(report.get("failure"))
     if _is_before(report, (2, 1)):
         today = _with_reasons(today)
     return with_throttling(today)
@@ -56,9 +57,19 @@ def upgraded_recording(recording: Mapping[str, Any]) -> dict[str, Any]:
         remark = workload.get("remark")
         if isinstance(remark, str):
             today["workload"] = {**workload, "remark": {"fact": "said", "sentence": remark}}
+    today["failure"] = _failure(recording.get("failure"))
     if isinstance(processes := recording.get("processes"), list):
         today["processes"] = [_process(process) for process in processes]
     return today
+
+
+def _failure(failed: Any) -> Any:
+    """Return a failure that tells by facts what it has to do with: it was text."""
+    text = failed.get("layer") if isinstance(failed, dict) else None
+    if not isinstance(text, str):
+        return failed
+    rest = {name: value for name, value in failed.items() if name != "layer"}
+    return {**rest, "besides": [{"fact": "said", "sentence": text}] if text else []}
 
 
 def _process(process: Any) -> Any:

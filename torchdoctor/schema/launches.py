@@ -13,7 +13,8 @@ class ProgramFailure:
     exit_code: int  #: The program's own; negative: killed by that signal.
     steps: int  #: Whole training steps seen before.
     output_tail: str = ""  #: The last that it printed, its own traceback included.
-    layer: str = ""  #: Sentences on files that it changed, on memory, or on a limit of ours.
+    #: What its end may have to do with: files that it changed, memory, or a limit of ours.
+    besides: list[Evidence] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
