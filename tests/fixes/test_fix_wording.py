@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import test_patches
 from made_specs import made_fix
+from made_tensors import tensor_row
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
@@ -20,7 +21,7 @@ LOADER = {
     "num_workers": 1,
     "dataset_cls": "Images",
     "location": {"file": "/w/train.py", "line": 9},
-    "batch_shapes": ["float32 (4, 3, 8, 8) cpu"],
+    "batch_tensors": [[tensor_row(4, 3, 8, 8)]],
 }
 MODEL = {
     "cls": "Net",

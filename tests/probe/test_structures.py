@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_tensors import tensor_row
 from probed import Probed, run_probed
 
 from torchdoctor.probe import step_log
@@ -198,7 +199,7 @@ for x, y in loader:
 """,
         tmp_path,
     )
-    assert run.main["models"][0]["input_shapes"] == ["2x4 float32"]
+    assert run.main["models"][0]["input_tensors"] == [[tensor_row(2, 4)]]
 
 
 def test_loaders_made_anew_are_told_from_those_made_side_by_side(tmp_path: Path) -> None:

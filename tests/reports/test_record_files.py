@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -20,7 +21,16 @@ from torchdoctor.cli.outputs import check_written
 from torchdoctor.launch.run_folder import new_run_folder
 from torchdoctor.reports.formats import FORMATS, rendered, write_page
 from torchdoctor.reports.summary import summarized
-from torchdoctor.schema import BRANCHES, Evidence, FixSet, Recording, Report, Throttling, Workload
+from torchdoctor.schema import (
+    BRANCHES,
+    Evidence,
+    FixSet,
+    ProcessFacts,
+    Recording,
+    Report,
+    Throttling,
+    Workload,
+)
 from torchdoctor.schema.errors import UsageError
 from torchdoctor.schema.record_files import (
     decode_report,
@@ -72,6 +82,35 @@ def test_a_recording_whose_doubts_were_sentences_is_read(tmp_path: Path) -> None
     recording = read_recording(path)
     assert recording.doubts == [Evidence(fact="said", sentence=doubt)]
     assert recording.workload.remark == Evidence(fact="said", sentence=remark)
+
+
+def test_a_recording_whose_shapes_were_texts_is_read(tmp_path: Path) -> None:
+    """`report` and `patch` of a stored run would know no batch of it."""
+    process = {
+        "loaders": [{"ident": 0, "batch_shapes": ["32x3x64x64 float32, 32 int64"]}],
+        "models": [{"ident": 0, "input_shapes": ["8x3 bfloat16", "4x3 bool", "s0x3 float32"]}],
+    }
+    main = _read_process(tmp_path, process)
+    [images, labels] = main.loaders[0].batch_tensors[0]
+    assert (images.sizes, images.dtype, images.total_bytes) == (
+        [32, 3, 64, 64],
+        "float32",
+        2**19 * 3,
+    )
+    assert (labels.sizes, labels.dtype, labels.total_bytes) == ([32], "int64", 256)
+    rows = [[tensor.total_bytes for tensor in call] for call in main.models[0].input_tensors]
+    assert rows == [[48], [12], []]
+
+
+def _read_process(folder: Path, process: dict[str, Any]) -> ProcessFacts:
+    """Return what is read of a stored recording with these fields of its process."""
+    path = folder / "recording.json"
+    workload = Workload(command=["train.py"], cwd="/x")
+    write_recording(Recording(workload=workload, environment=CPU_MACHINE), path)
+    stored = json.loads(path.read_text())
+    stored["recording"]["processes"] = [{"pid": 1, **process}]
+    path.write_text(json.dumps(stored))
+    return read_recording(path).main
 
 
 def test_fields_of_a_later_minor_version_are_passed_over() -> None:

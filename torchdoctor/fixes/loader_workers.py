@@ -64,7 +64,7 @@ def refuses(recording: Recording) -> Evidence | None:
         does_not = loader.shards_by_worker is False
         ident = "does-not-shard" if does_not else "not-seen-to-shard"
         return fact(ident, dataset=loader.dataset_cls or "The dataset")
-    if any("cuda" in shape for shape in loader.batch_shapes):
+    if lookup.batches_on_device(loader):
         return fact("batches-on-gpu")
     return None if _started_again(recording) else hardly_waits(recording)
 

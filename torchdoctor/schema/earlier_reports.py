@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from torchdoctor.schema import earlier_processes
 from torchdoctor.schema.trials import NO_TIME_LEFT, NOT_WORTH_ITS_TIME, OUT_OF_TIME
 
 _SEPARATOR = " + "  # between the fixes of a set, in the name of a trial
@@ -42,6 +43,8 @@ def _is_before(report: Mapping[str, Any], version: tuple[int, int]) -> bool:
 def upgraded_recording(recording: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recording as today's types hold it: what weakens a report were sentences."""
     today = {**with_throttling(recording), "doubts": _doubts(recording.get("doubts"))}
+    if isinstance(processes := recording.get("processes"), list):
+        today["processes"] = [earlier_processes.upgraded(process) for process in processes]
     if isinstance(workload := recording.get("workload"), dict):
         remark = workload.get("remark")
         if isinstance(remark, str):

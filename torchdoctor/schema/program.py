@@ -12,6 +12,7 @@ field that the file lacks has its default (None: not measured; else nothing was 
 that is not known is ignored. So a new field of a type needs a default.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -103,6 +104,33 @@ class DatasetWrite:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TensorFacts:
+    """What one tensor of a batch, or of the inputs of a call, is like."""
+
+    sizes: list[int]  # of each dimension; -1: it has no number, while torch traces
+    dtype: str  # "float32"
+    device: str = "cpu"  # or an accelerator's, such as "cuda:0"
+    element_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Return the bytes of all elements; None: they are not known."""
+        if self.element_bytes is None or min(self.sizes, default=0) < 0:
+            return None
+        return math.prod(self.sizes) * self.element_bytes
+
+    @property
+    def is_floating(self) -> bool:
+        """Return True for floating-point numbers of any precision."""
+        return self.dtype.startswith(("float", "bfloat"))
+
+    @property
+    def is_whole(self) -> bool:
+        """Return True for signed whole numbers, as tokens are."""
+        return self.dtype.startswith("int")
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoaderFacts:
     """One `torch.utils.data.DataLoader`, numbered by its order of construction (`ident`)."""
 
@@ -131,7 +159,8 @@ class LoaderFacts:
     looks: int = 0  # times that the workers' queue was looked into, but each epoch's first ones
     taken_over_s: float = 0.0  # waits that began with a batch in the queue
     awaited_s: float = 0.0  # waits that began with an empty queue
-    batch_shapes: list[str] = field(default_factory=list)  # "32x3x64x64 float32", at most 8
+    # The first 4 tensors of batches, at most 8 distinct ones.
+    batch_tensors: list[list[TensorFacts]] = field(default_factory=list)
     # How samples are made; the times are of a loader without workers (num_workers=0) alone.
     sample_time_s: float | None = None  # median time of dataset[i] (+ collate)
     sample_cpu_share: float | None = None  # of a fetch: on a CPU, or in its queue
@@ -224,7 +253,8 @@ class ModelFacts:
     compiled: bool = False
     data_parallel: str | None = None  # "DataParallel", "DistributedDataParallel", "FSDP"
     # How it was called.
-    input_shapes: list[str] = field(default_factory=list)  # distinct, of training, at most 8
+    # The first 4 tensors of calls, those that train where any does; at most 8 distinct ones.
+    input_tensors: list[list[TensorFacts]] = field(default_factory=list)
     forwards: int = 0  # in any mode
     overlapping_forwards: int = 0  # not among these: begun in a thread while another had one open
     eval_forwards: int = 0  # of these, with self.training False

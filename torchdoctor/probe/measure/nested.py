@@ -3,6 +3,7 @@
 import zlib
 
 _MOST_LEAVES = 64
+_SHAPED = 4  # tensors of a batch
 _MOST_BYTES = 4096  # of each sample's row that is hashed
 
 
@@ -92,11 +93,27 @@ def nested_bytes(batch):
 
 
 def shapes(batch):
-    """Return shapes of the first tensors, such as "32x3x64x64 float32, 32 int64"."""
-    return ", ".join(
-        "%s %s" % ("x".join(map(str, leaf.shape)) or "1", str(leaf.dtype).replace("torch.", ""))
-        for leaf in tensors_of(batch)[:4]
+    """Return what the first tensors are like: `TensorFacts`s as tuples, which can be compared."""
+    return tuple(
+        (
+            tuple(map(_number, leaf.shape)),
+            str(leaf.dtype).replace("torch.", ""),
+            str(leaf.device),
+            leaf.element_size(),
+        )
+        for leaf in tensors_of(batch)[:_SHAPED]
     )
+
+
+def _number(size):
+    # To ask a symbolic size for its number would make torch compile for that number alone.
+    return size if type(size) is int else -1
+
+
+def shape_rows(kinds):
+    """Return what `shapes` gave of several batches as rows of the process facts."""
+    names = ("sizes", "dtype", "device", "element_bytes")
+    return [[dict(zip(names, tensor)) for tensor in kind] for kind in kinds]  # noqa: B905
 
 
 class Fingerprints:

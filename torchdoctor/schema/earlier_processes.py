@@ -1,0 +1,61 @@
+"""Processes of recordings before 2.1 -> the fields of today: data that stood within a text."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_TENSOR = re.compile(r"(\d+(?:x\d+)*) ([a-z]+(\d*)\w*)")
+_BITS = 8  # of a type that has no number in its name
+
+
+def upgraded(process: Any) -> Any:
+    """Return a process as today's types hold it; one of today stays as it is."""
+    if not isinstance(process, dict):
+        return process
+    today = dict(process)
+    for name, upgraded_row in _ROWS.items():
+        rows = process.get(name)
+        if isinstance(rows, list):
+            today[name] = [upgraded_row(row) if isinstance(row, dict) else row for row in rows]
+    return today
+
+
+def _loader(loader: Mapping[str, Any]) -> dict[str, Any]:
+    return _renamed(loader, "batch_shapes", "batch_tensors", _tensors)
+
+
+def _model(model: Mapping[str, Any]) -> dict[str, Any]:
+    return _renamed(model, "input_shapes", "input_tensors", _tensors)
+
+
+_ROWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "loaders": _loader,
+    "models": _model,
+}
+
+
+def _renamed(
+    row: Mapping[str, Any], before: str, name: str, upgraded_text: Callable[[str], Any]
+) -> dict[str, Any]:
+    """Return a row whose list of texts has the name and the data of today."""
+    today = {field: value for field, value in row.items() if field != before}
+    texts = row.get(before)
+    if isinstance(texts, list) and name not in row:
+        today[name] = [upgraded_text(text) for text in texts if isinstance(text, str)]
+    return today
+
+
+def _tensors(text: str) -> list[dict[str, Any]]:
+    """Return "32x3x64x64 float32, 32 int64" as tensors; where they lay was not noted."""
+    matches = [_TENSOR.fullmatch(part) for part in text.split(", ")]
+    if None in matches:
+        return []  # sizes without numbers, of what torch traced
+    return [
+        {
+            "sizes": [int(size) for size in match[1].split("x")],
+            "dtype": match[2],
+            "element_bytes": max(int(match[3] or _BITS) // _BITS, 1),
+        }
+        for match in matches
+        if match is not None
+    ]
