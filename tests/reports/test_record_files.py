@@ -102,6 +102,26 @@ def test_a_recording_whose_shapes_were_texts_is_read(tmp_path: Path) -> None:
     assert rows == [[48], [12], []]
 
 
+def test_a_recording_whose_uneven_sizes_were_texts_is_read(tmp_path: Path) -> None:
+    """The code for such a layer would be missing from the report of a stored run."""
+    product = {
+        "operator": "aten::mm",
+        "sizes": "[512, 128], [128, 1001]",
+        "padded": ["output channels 1001 -> 1008"],
+        "precision": "float32",
+        "device": "cpu",
+        "calls_per_step": 3.0,
+        "alone_s": 0.001,
+    }
+    layers = ["head.0: Linear 768 -> 50257"]
+    process = {"models": [{"ident": 0, "odd_sizes": layers}], "padded_products": [product]}
+    main = _read_process(tmp_path, process)
+    [layer] = main.models[0].uneven_linears
+    assert (layer.name, layer.inputs, layer.outputs) == ("head.0", 768, 50257)
+    [size] = main.padded_products[0].padded_sizes
+    assert (size.dimension, size.size, size.padded) == ("output channels", 1001, 1008)
+
+
 def _read_process(folder: Path, process: dict[str, Any]) -> ProcessFacts:
     """Return what is read of a stored recording with these fields of its process."""
     path = folder / "recording.json"

@@ -37,7 +37,7 @@ _NAMED = 3
 def refuses(recording: Recording) -> Evidence | None:
     timed = padding_gains(recording)
     if timed and not any(product.worthwhile for product in timed):
-        return fact("padding-gains-too-little", product=timed[0].text)
+        return fact("padding-gains-too-little", **timed[0].values)
     if timed:
         return None
     if not recording.has_gpu:
@@ -53,10 +53,10 @@ def instruction(settings: Settings, recording: Recording) -> str:
     if not recording.has_gpu:
         return "\n".join(lines)
     for model in training_models(recording):
-        for layer in model.odd_sizes:
-            name, _, sizes = layer.partition(": Linear ")
-            padded = [str(tile * -(-int(n) // tile)) for n in sizes.split(" -> ")]
-            lines.append(f"{name}: Linear {sizes}  to  {' -> '.join(padded)}")
+        for layer in model.uneven_linears:
+            inputs, outputs = (tile * -(-size // tile) for size in (layer.inputs, layer.outputs))
+            sizes = f"{layer.inputs} -> {layer.outputs}  to  {inputs} -> {outputs}"
+            lines.append(f"{layer.name}: Linear {sizes}")
     return "\n".join(lines)
 
 
@@ -98,7 +98,9 @@ FIX = FixSpec(
     refuses=refuses,
     sentences={
         "padding-gains-too-little": "Padded, the program's own products gain too little: "
-        "{product}.",
+        "{padded_sizes:each padded-size}: {gain:.2f}x ({low:.2f} to {high:.2f}) measured alone, "
+        "{operator} of {sizes} in {precision}.",
+        "padded-size": "{dimension} {size} -> {padded}",
         "model-on-cpu": "The model is on the CPU, which has no tiles to fill.",
         "no-odd-sizes": "No large layer has a size that tensor cores are slow with.",
     },
@@ -114,7 +116,7 @@ FIX = FixSpec(
     ],
     refusals=[
         (process(models=[{**_MODEL, "device": "cpu"}]), "model-on-cpu"),
-        (process(models=[{**_MODEL, "odd_sizes": []}]), "no-odd-sizes"),
+        (process(models=[{**_MODEL, "uneven_linears": []}]), "no-odd-sizes"),
         (
             process(models=[_MODEL], padded_products=[odd_sizes.NO_GAIN]),
             "padding-gains-too-little",

@@ -1,8 +1,9 @@
 """Which models train in float64, and what padded sizes gain the program's own products. Pure."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 from torchdoctor.queries.lookup import training_loaders, training_models
 from torchdoctor.schema import DoubleCall, Interval, Location, ModelFacts, PaddedProduct, Recording
@@ -78,12 +79,27 @@ class PaddingGain:
         return self.speedup.low >= _WORTH and enough
 
     @property
+    def values(self) -> dict[str, Any]:
+        """Return what a fact states of it."""
+        product = self.product
+        return {
+            "padded_sizes": [asdict(size) for size in product.padded_sizes],
+            "gain": self.speedup.estimate,
+            "low": self.speedup.low,
+            "high": self.speedup.high,
+            "operator": product.operator,
+            "sizes": product.sizes,
+            "precision": product.precision,
+        }
+
+    @property
     def text(self) -> str:
         """Such as "columns 50257 -> 50304: 1.31x (1.25 to 1.38) measured alone, aten::mm of ..."""
         product = self.product
         gain = self.speedup
+        padded = [f"{size.dimension} {size.size} -> {size.padded}" for size in product.padded_sizes]
         return (
-            f"{', '.join(product.padded)}: {gain.estimate:.2f}x "
+            f"{', '.join(padded)}: {gain.estimate:.2f}x "
             f"({gain.low:.2f} to {gain.high:.2f}) measured alone, "
             f"{product.operator} of {product.sizes} in {product.precision}"
         )

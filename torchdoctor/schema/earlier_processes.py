@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _TENSOR = re.compile(r"(\d+(?:x\d+)*) ([a-z]+(\d*)\w*)")
+_LINEAR = re.compile(r"(.*): Linear (\d+) -> (\d+)")
+_PADDED_SIZE = re.compile(r"(.*) (\d+) -> (\d+)")
 _BITS = 8  # of a type that has no number in its name
 
 
@@ -25,12 +27,18 @@ def _loader(loader: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:
-    return _renamed(model, "input_shapes", "input_tensors", _tensors)
+    today = _renamed(model, "input_shapes", "input_tensors", _tensors)
+    return _renamed(today, "odd_sizes", "uneven_linears", _linear)
+
+
+def _product(product: Mapping[str, Any]) -> dict[str, Any]:
+    return _renamed(product, "padded", "padded_sizes", _padded_size)
 
 
 _ROWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "loaders": _loader,
     "models": _model,
+    "padded_products": _product,
 }
 
 
@@ -41,8 +49,25 @@ def _renamed(
     today = {field: value for field, value in row.items() if field != before}
     texts = row.get(before)
     if isinstance(texts, list) and name not in row:
-        today[name] = [upgraded_text(text) for text in texts if isinstance(text, str)]
+        upgraded_texts = [upgraded_text(text) for text in texts if isinstance(text, str)]
+        today[name] = [datum for datum in upgraded_texts if datum is not None]
     return today
+
+
+def _linear(text: str) -> dict[str, Any] | None:
+    """Return "head: Linear 768 -> 50257" as a layer."""
+    match = _LINEAR.fullmatch(text)
+    if match is None:
+        return None
+    return {"name": match[1], "inputs": int(match[2]), "outputs": int(match[3])}
+
+
+def _padded_size(text: str) -> dict[str, Any] | None:
+    """Return "columns 50257 -> 50304" as a size."""
+    match = _PADDED_SIZE.fullmatch(text)
+    if match is None:
+        return None
+    return {"dimension": match[1], "size": int(match[2]), "padded": int(match[3])}
 
 
 def _tensors(text: str) -> list[dict[str, Any]]:

@@ -80,12 +80,21 @@ class Compilation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PaddedSize:
+    """A size of a product, and the larger one that it was padded to."""
+
+    dimension: str  # "columns", "output channels"
+    size: int
+    padded: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class PaddedProduct:
     """A matrix product or convolution of the step, timed alone beside one with padded sizes."""
 
     operator: str
     sizes: str  # of its inputs, "[8192, 768], [768, 50257]"
-    padded: list[str]  # what was padded: "columns 50257 -> 50304"
+    padded_sizes: list[PaddedSize] = field(default_factory=list)  # those that were padded
     precision: str  # float32, float16, bfloat16
     device: str  # "cpu" or an accelerator's, such as "cuda:0"
     calls_per_step: float
@@ -225,6 +234,15 @@ class FilledRows:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnevenLinear:
+    """A linear layer with a size that is no multiple of 8."""
+
+    name: str  # "head", as the model names it
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """One root module (a module that is no other module's child and owns parameters)."""
 
@@ -248,7 +266,7 @@ class ModelFacts:
     norms: int = 0  # normalization layers of any kind
     repeated_blocks: int = 0  # children of one class that one container repeats
     repeated_block: str = ""  # their class
-    odd_sizes: list[str] = field(default_factory=list)  # large layers, not multiples of 8
+    uneven_linears: list[UnevenLinear] = field(default_factory=list)  # large ones, at most 8
     dense_embeddings: list[Location] = field(default_factory=list)  # lines that make large ones
     compiled: bool = False
     data_parallel: str | None = None  # "DataParallel", "DistributedDataParallel", "FSDP"
