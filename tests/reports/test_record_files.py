@@ -122,6 +122,17 @@ def test_a_recording_whose_uneven_sizes_were_texts_is_read(tmp_path: Path) -> No
     assert (size.dimension, size.size, size.padded) == ("output channels", 1001, 1008)
 
 
+def test_hooks_of_a_recording_of_before_keep_their_model(tmp_path: Path) -> None:
+    """The name of the method and that of the model were one."""
+    list_row = {"name": "a of b", "kind": "list"}
+    hooks_row = {"name": "register_forward_hook of Net", "kind": "hooks"}
+    [grown_list, hooks] = _read_process(
+        tmp_path, {"grown_objects": [list_row, hooks_row]}
+    ).grown_objects
+    assert (grown_list.name, grown_list.model) == ("a of b", None)
+    assert (hooks.name, hooks.model) == ("register_forward_hook", "Net")
+
+
 def _read_process(folder: Path, process: dict[str, Any]) -> ProcessFacts:
     """Return what is read of a stored recording with these fields of its process."""
     path = folder / "recording.json"

@@ -31,6 +31,14 @@ def _model(model: Mapping[str, Any]) -> dict[str, Any]:
     return _renamed(today, "odd_sizes", "uneven_linears", _linear)
 
 
+def _grown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what grew with the model of its hooks: "register_forward_hook of Net" was its name."""
+    method, of_model, model = str(row.get("name")).partition(" of ")
+    if row.get("kind") != "hooks" or not of_model:
+        return dict(row)
+    return {**row, "name": method, "model": model}
+
+
 def _product(product: Mapping[str, Any]) -> dict[str, Any]:
     return _renamed(product, "padded", "padded_sizes", _padded_size)
 
@@ -39,6 +47,7 @@ _ROWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "loaders": _loader,
     "models": _model,
     "padded_products": _product,
+    "grown_objects": _grown,
 }
 
 

@@ -400,10 +400,14 @@ class KeptGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class GrownObject:
-    """A container, tensor or array of the training loop that was larger at each look."""
+    """A container, tensor or array of the training loop that was larger at each look.
 
-    name: str  # in the function, "metric.scores"
-    kind: str  # its type, "list"
+    Of kind "hooks" it is what one method has registered on a model and on the modules in it.
+    """
+
+    name: str  # in the function, "metric.scores"; of hooks the method, "register_forward_hook"
+    kind: str  # its type, "list", or "hooks"
+    model: str | None = None  # of hooks: the class that has them
     location: Location | None = None  # the function that it was seen in
     first: int = 0  # elements at the first look
     last: int = 0  # elements at the last look
