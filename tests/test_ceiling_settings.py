@@ -17,7 +17,8 @@ STACK = {
     "location": {"file": "/w/train.py", "line": 12, "function": "get_batch"},
     "phase": "after_step",
     "count": 90,
-    "leaf": "numpy/core/memmap.py __getitem__",
+    "leaf_file": "numpy/core/memmap.py",
+    "leaf_function": "__getitem__",
 }
 OPTIMIZER = {"boundary": {"kind": "optimizer", "ident": 0}}
 TRACE = {"path": "t", "steps": 4, "step_s": 0.01}

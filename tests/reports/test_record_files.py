@@ -133,6 +133,17 @@ def test_hooks_of_a_recording_of_before_keep_their_model(tmp_path: Path) -> None
     assert (hooks.name, hooks.model) == ("register_forward_hook", "Net")
 
 
+def test_samples_of_a_recording_of_before_keep_their_innermost_frame(tmp_path: Path) -> None:
+    sample = {
+        "location": {"file": "/x/my train.py", "line": 3, "function": "main"},
+        "phase": "other",
+        "count": 9,
+        "leaf": "x/my train.py main",
+    }
+    [row] = _read_process(tmp_path, {"stacks": [sample]}).stacks
+    assert (row.leaf_file, row.leaf_function) == ("x/my train.py", "main")
+
+
 def _read_process(folder: Path, process: dict[str, Any]) -> ProcessFacts:
     """Return what is read of a stored recording with these fields of its process."""
     path = folder / "recording.json"

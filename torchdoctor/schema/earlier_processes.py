@@ -39,6 +39,14 @@ def _grown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "name": method, "model": model}
 
 
+def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sample with the file and the function of its innermost frame, which were one."""
+    if not isinstance(leaf := row.get("leaf"), str):
+        return dict(row)
+    file, _, function = leaf.rpartition(" ")
+    return {**row, "leaf_file": file, "leaf_function": function}
+
+
 def _product(product: Mapping[str, Any]) -> dict[str, Any]:
     return _renamed(product, "padded", "padded_sizes", _padded_size)
 
@@ -48,6 +56,7 @@ _ROWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "models": _model,
     "padded_products": _product,
     "grown_objects": _grown,
+    "stacks": _sample,
 }
 
 

@@ -14,6 +14,7 @@ that is not known is ignored. So a new field of a type needs a default.
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 FillingWay = Literal["fixed", "asked", "whole-set"]
@@ -345,11 +346,24 @@ class StackSample:
     location: Location  # the innermost frame of the user's own code
     phase: str
     count: int
-    leaf: str = ""  # the innermost frame of all, e.g. "numpy/core/... fromfile"
+    leaf_file: str = ""  # of the innermost frame of all, its last parts: "numpy/core/memmap.py"
+    leaf_function: str = ""  # of the same frame: "__getitem__"
     text: str = ""  # the source line at `location`
     records_graph: bool = False  # autograd recorded operations since the last event
     loops: int = 0  # for and while loops and comprehensions around the line, in its function
     behind_forward: bool = False  # the line of the loop stands below that of the model's call
+
+    @property
+    def leaf(self) -> str:
+        """Return the innermost frame of all as one text, for patterns: file, space, function."""
+        return f"{self.leaf_file} {self.leaf_function}".strip()
+
+    @property
+    def in_own_line(self) -> bool:
+        """Return True if the innermost frame is that of the line: no library works there."""
+        named = Path(self.location.file).name
+        function = self.location.function
+        return self.leaf_file.endswith(named) and self.leaf_function == function
 
 
 @dataclass(frozen=True, kw_only=True)
