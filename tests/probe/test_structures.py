@@ -306,9 +306,10 @@ for x, y in loader: model(x).mean().backward(); o.step()
         folder = tmp_path / str(number)
         folder.mkdir()
         run = run_loop(loop, folder, fingerprint_batches=4)
-        marks.append(run.main["loaders"][0]["sample_fingerprints"])
+        marks.append(run.main["loaders"][0]["fingerprints"])
     assert len(marks[0]) == 8
-    assert len(set(marks[0])) == 8
+    assert len({mark["input"] for mark in marks[0]}) == 8
+    assert {mark["label"] for mark in marks[0]} == {None}, "targets that are no whole numbers"
     assert marks[0] == marks[1]
 
 
@@ -320,7 +321,7 @@ def test_wide_samples_are_the_same_in_double_precision() -> None:
         fingerprints = Fingerprints(4)
         fingerprints.add(0, [batch], 4)
         marks.append(fingerprints.of(0))
-    assert marks[0] == marks[1] and len(set(marks[0])) == 4
+    assert marks[0] == marks[1] and len({mark["input"] for mark in marks[0]}) == 4
 
 
 def test_observation_survives_a_hard_exit(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from torchdoctor.reports.summary import summarized
 from torchdoctor.schema import (
     BRANCHES,
     Evidence,
+    Fingerprint,
     FixSet,
     ProcessFacts,
     Recording,
@@ -84,13 +85,23 @@ def test_a_recording_whose_doubts_were_sentences_is_read(tmp_path: Path) -> None
     assert recording.workload.remark == Evidence(fact="said", sentence=remark)
 
 
-def test_a_recording_whose_shapes_were_texts_is_read(tmp_path: Path) -> None:
+def test_a_recording_whose_batches_were_texts_is_read(tmp_path: Path) -> None:
     """`report` and `patch` of a stored run would know no batch of it."""
     process = {
-        "loaders": [{"ident": 0, "batch_shapes": ["32x3x64x64 float32, 32 int64"]}],
+        "loaders": [
+            {
+                "ident": 0,
+                "batch_shapes": ["32x3x64x64 float32, 32 int64"],
+                "sample_fingerprints": ["1a:2b", "3c:-"],
+            }
+        ],
         "models": [{"ident": 0, "input_shapes": ["8x3 bfloat16", "4x3 bool", "s0x3 float32"]}],
     }
     main = _read_process(tmp_path, process)
+    assert main.loaders[0].fingerprints == [
+        Fingerprint(input="1a", label="2b"),
+        Fingerprint(input="3c"),
+    ]
     [images, labels] = main.loaders[0].batch_tensors[0]
     assert (images.sizes, images.dtype, images.total_bytes) == (
         [32, 3, 64, 64],

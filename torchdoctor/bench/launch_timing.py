@@ -13,7 +13,7 @@ from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.observe.events import Events, read_channel, read_decisions, read_losses
 from torchdoctor.observe.steps import count_samples
 from torchdoctor.probe import step_log
-from torchdoctor.schema import Block, Boundary, LaunchTiming, ProcessFacts
+from torchdoctor.schema import Block, Boundary, Fingerprint, LaunchTiming, ProcessFacts
 
 Rows = NDArray[np.int64]
 
@@ -172,11 +172,11 @@ def _losses(channel: Path, number: int) -> list[float | None]:
     return [None if math.isinf(value) and value > 0 else float(value) for value in values]
 
 
-def _fingerprints(fact: ProcessFacts, boundary: Boundary) -> list[str]:
+def _fingerprints(fact: ProcessFacts, boundary: Boundary) -> list[Fingerprint]:
     for loader in fact.loaders:
         if boundary.kind == "loader" and loader.ident == boundary.ident:
-            return list(loader.sample_fingerprints)
+            return list(loader.fingerprints)
     return next(
-        (list(loader.sample_fingerprints) for loader in fact.loaders if loader.sample_fingerprints),
+        (list(loader.fingerprints) for loader in fact.loaders if loader.fingerprints),
         [],
     )

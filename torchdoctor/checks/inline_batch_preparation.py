@@ -19,6 +19,7 @@ Rollouts of reinforcement learning, which call the model: only time before any f
 """
 
 import re
+from typing import Any
 
 from torchdoctor.queries.stacks import inline_preparation
 from torchdoctor.schema import (
@@ -58,7 +59,7 @@ def _where(top: StackSample | None) -> Evidence:
     return fact("in-loop-at", location=top.location, function=named, **_frame(top))
 
 
-def _frame(top: StackSample) -> dict[str, str]:
+def _frame(top: StackSample) -> dict[str, Any]:
     return {"leaf_file": top.leaf_file, "leaf_function": top.leaf_function}
 
 

@@ -23,7 +23,8 @@ def upgraded(process: Any) -> Any:
 
 
 def _loader(loader: Mapping[str, Any]) -> dict[str, Any]:
-    return _renamed(loader, "batch_shapes", "batch_tensors", _tensors)
+    today = _renamed(loader, "batch_shapes", "batch_tensors", _tensors)
+    return _renamed(today, "sample_fingerprints", "fingerprints", _fingerprint)
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,6 +71,12 @@ def _renamed(
         upgraded_texts = [upgraded_text(text) for text in texts if isinstance(text, str)]
         today[name] = [datum for datum in upgraded_texts if datum is not None]
     return today
+
+
+def _fingerprint(text: str) -> dict[str, Any]:
+    """Return "1a2b:3c4d" as the hashes of an input and its label; "-": it had none."""
+    hashed, _, label = text.rpartition(":")
+    return {"input": hashed, "label": None if label == "-" else label}
 
 
 def _linear(text: str) -> dict[str, Any] | None:

@@ -114,6 +114,14 @@ class DatasetWrite:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """Hashes of a sample."""
+
+    input: str
+    label: str | None = None  # None: the batch has no second tensor of whole numbers
+
+
+@dataclass(frozen=True, kw_only=True)
 class TensorFacts:
     """What one tensor of a batch, or of the inputs of a call, is like."""
 
@@ -175,7 +183,7 @@ class LoaderFacts:
     sample_time_s: float | None = None  # median time of dataset[i] (+ collate)
     sample_cpu_share: float | None = None  # of a fetch: on a CPU, or in its queue
     sample_queue_share: float | None = None  # of a fetch: in the queue; None: not counted here
-    sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
+    fingerprints: list[Fingerprint] = field(default_factory=list)  # of the first batches, in order
     dataset_writes: list[DatasetWrite] = field(default_factory=list)  # one for each attribute
     no_second: str | None = None  # why no second loader over its data can run beside it; None: can
 

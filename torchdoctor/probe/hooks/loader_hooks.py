@@ -102,7 +102,7 @@ class Loaders:
         """Return `loaders` of the process facts."""
         rows = [record.facts(ident) for ident, record in enumerate(self.known)]
         for row in rows:
-            row["sample_fingerprints"] = self.fingerprints.of(row["ident"])
+            row["fingerprints"] = self.fingerprints.of(row["ident"])
         return {"loaders": rows}
 
 

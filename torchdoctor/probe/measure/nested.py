@@ -117,7 +117,7 @@ def shape_rows(kinds):
 
 
 class Fingerprints:
-    """A hash for each sample of the first `most_batches`, as "input:label"; all in the warm-up."""
+    """Hashes of each sample's input and label, of the first `most_batches`, all in the warm-up."""
 
     def __init__(self, most_batches):
         self.most_batches = most_batches
@@ -149,10 +149,10 @@ class Fingerprints:
         ]
         label = min(labels, key=lambda label: label.numel()) if labels else None
         inputs = _row_hashes(largest, samples)
-        marks = _row_hashes(label, samples) if label is not None else ["-"] * samples
+        marks = _row_hashes(label, samples) if label is not None else [None] * samples
         self._by_loader.setdefault(ident, []).extend(
-            "%s:%s" % pair
-            for pair in zip(inputs, marks)  # noqa: B905
+            {"input": hashed, "label": mark}
+            for hashed, mark in zip(inputs, marks)  # noqa: B905
         )
 
 
