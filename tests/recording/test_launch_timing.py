@@ -49,7 +49,7 @@ def test_a_whole_window(tmp_path):
         timed(),
         losses=[3.0, float("nan"), float("inf")],
         fixes=[fix],
-        loaders=[{"ident": 0, "fingerprints": [{"input": "a", "label": "b"}, {"input": "c"}]}],
+        loaders=[{"ident": 0, "input_hashes": ["a", "c"], "label_hashes": ["b", None]}],
         peak_memory_bytes=1000,
     )
     timing = launch_timing(tmp_path, LOADER)

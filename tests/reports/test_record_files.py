@@ -24,7 +24,6 @@ from torchdoctor.reports.summary import summarized
 from torchdoctor.schema import (
     BRANCHES,
     Evidence,
-    Fingerprint,
     FixSet,
     ProcessFacts,
     Recording,
@@ -98,10 +97,8 @@ def test_a_recording_whose_batches_were_texts_is_read(tmp_path: Path) -> None:
         "models": [{"ident": 0, "input_shapes": ["8x3 bfloat16", "4x3 bool", "s0x3 float32"]}],
     }
     main = _read_process(tmp_path, process)
-    assert main.loaders[0].fingerprints == [
-        Fingerprint(input="1a", label="2b"),
-        Fingerprint(input="3c"),
-    ]
+    assert main.loaders[0].input_hashes == ["1a", "3c"]
+    assert main.loaders[0].label_hashes == ["2b", None]
     [images, labels] = main.loaders[0].batch_tensors[0]
     assert (images.sizes, images.dtype, images.total_bytes) == (
         [32, 3, 64, 64],

@@ -7,6 +7,7 @@ from typing import Any
 _TENSOR = re.compile(r"(\d+(?:x\d+)*) ([a-z]+(\d*)\w*)")
 _LINEAR = re.compile(r"(.*): Linear (\d+) -> (\d+)")
 _PADDED_SIZE = re.compile(r"(.*) (\d+) -> (\d+)")
+_NO_LABEL = "-"
 _BITS = 8  # of a type that has no number in its name
 
 
@@ -24,7 +25,12 @@ def upgraded(process: Any) -> Any:
 
 def _loader(loader: Mapping[str, Any]) -> dict[str, Any]:
     today = _renamed(loader, "batch_shapes", "batch_tensors", _tensors)
-    return _renamed(today, "sample_fingerprints", "fingerprints", _fingerprint)
+    fingerprints = today.pop("sample_fingerprints", None)
+    if isinstance(fingerprints, list) and all(isinstance(text, str) for text in fingerprints):
+        parts = [text.rpartition(":") for text in fingerprints]
+        today["input_hashes"] = [hashed for hashed, _, _ in parts]
+        today["label_hashes"] = [None if label == _NO_LABEL else label for _, _, label in parts]
+    return today
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,12 +77,6 @@ def _renamed(
         upgraded_texts = [upgraded_text(text) for text in texts if isinstance(text, str)]
         today[name] = [datum for datum in upgraded_texts if datum is not None]
     return today
-
-
-def _fingerprint(text: str) -> dict[str, Any]:
-    """Return "1a2b:3c4d" as the hashes of an input and its label; "-": it had none."""
-    hashed, _, label = text.rpartition(":")
-    return {"input": hashed, "label": None if label == "-" else label}
 
 
 def _linear(text: str) -> dict[str, Any] | None:

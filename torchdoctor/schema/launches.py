@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from torchdoctor.schema.program import AppliedFix, Fingerprint
+from torchdoctor.schema.program import AppliedFix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,6 +13,14 @@ class ProgramFailure:
     steps: int  #: Whole training steps seen before.
     output_tail: str = ""  #: The last that it printed, its own traceback included.
     layer: str = ""  #: Sentences on files that it changed, on memory, or on a limit of ours.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """Hashes of a sample."""
+
+    input: str
+    label: str | None = None  # None: the batch has no second tensor of whole numbers
 
 
 @dataclass(frozen=True, kw_only=True)

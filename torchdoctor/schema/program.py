@@ -114,14 +114,6 @@ class DatasetWrite:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fingerprint:
-    """Hashes of a sample."""
-
-    input: str
-    label: str | None = None  # None: the batch has no second tensor of whole numbers
-
-
-@dataclass(frozen=True, kw_only=True)
 class TensorFacts:
     """What one tensor of a batch, or of the inputs of a call, is like."""
 
@@ -183,7 +175,9 @@ class LoaderFacts:
     sample_time_s: float | None = None  # median time of dataset[i] (+ collate)
     sample_cpu_share: float | None = None  # of a fetch: on a CPU, or in its queue
     sample_queue_share: float | None = None  # of a fetch: in the queue; None: not counted here
-    fingerprints: list[Fingerprint] = field(default_factory=list)  # of the first batches, in order
+    # Hashes of the samples of the first batches, in order; a label's is None where there is none.
+    input_hashes: list[str] = field(default_factory=list)
+    label_hashes: list[str | None] = field(default_factory=list)
     dataset_writes: list[DatasetWrite] = field(default_factory=list)  # one for each attribute
     no_second: str | None = None  # why no second loader over its data can run beside it; None: can
 

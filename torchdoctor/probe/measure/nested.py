@@ -124,8 +124,8 @@ class Fingerprints:
         self._by_loader = {}
 
     def of(self, ident):
-        """Return fingerprints of one loader's samples, in the order they came."""
-        return self._by_loader.get(ident, [])
+        """Return hashes of inputs and labels of one loader's samples, in the order they came."""
+        return self._by_loader.get(ident, ([], []))
 
     def add(self, ident, batch, samples):
         """Hash each sample of a batch: its largest tensor, and its smallest integer one."""
@@ -150,10 +150,9 @@ class Fingerprints:
         label = min(labels, key=lambda label: label.numel()) if labels else None
         inputs = _row_hashes(largest, samples)
         marks = _row_hashes(label, samples) if label is not None else [None] * samples
-        self._by_loader.setdefault(ident, []).extend(
-            {"input": hashed, "label": mark}
-            for hashed, mark in zip(inputs, marks)  # noqa: B905
-        )
+        inputs_so_far, labels_so_far = self._by_loader.setdefault(ident, ([], []))
+        inputs_so_far.extend(inputs)
+        labels_so_far.extend(marks)
 
 
 def _row_hashes(tensor, samples):
