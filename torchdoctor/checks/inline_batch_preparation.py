@@ -19,7 +19,6 @@ Rollouts of reinforcement learning, which call the model: only time before any f
 """
 
 import re
-from typing import Any
 
 from torchdoctor.queries.stacks import inline_preparation
 from torchdoctor.schema import (
@@ -53,14 +52,21 @@ def _where(top: StackSample | None) -> Evidence:
     if top is None:
         return fact("in-loop")
     if _WAITS.search(top.leaf):
-        return fact("waits", location=top.location, **_frame(top))
+        return fact(
+            "waits",
+            location=top.location,
+            leaf_file=top.leaf_file,
+            leaf_function=top.leaf_function,
+        )
     function = top.location.function
     named = function if function and function != "<module>" else None
-    return fact("in-loop-at", location=top.location, function=named, **_frame(top))
-
-
-def _frame(top: StackSample) -> dict[str, Any]:
-    return {"leaf_file": top.leaf_file, "leaf_function": top.leaf_function}
+    return fact(
+        "in-loop-at",
+        location=top.location,
+        function=named,
+        leaf_file=top.leaf_file,
+        leaf_function=top.leaf_function,
+    )
 
 
 _STACK = {

@@ -40,7 +40,7 @@ def _examine(recording: Recording) -> Symptoms:
         shares = [gain.step_share for gain in worthwhile if gain.step_share is not None]
         yield Symptom(
             share=min(sum(shares), 1.0) if shares else None,
-            evidence=[_padded(gain) for gain in worthwhile],
+            evidence=[padded(gain) for gain in worthwhile],
             severity="advice",
         )
     elif not gains and (models := _with_odd_sizes(recording)):  # not timed, but likely
@@ -52,8 +52,20 @@ def _examine(recording: Recording) -> Symptoms:
         )
 
 
-def _padded(gain: PaddingGain) -> Evidence:
-    return fact("padded", **gain.values)
+def padded(gain: PaddingGain) -> Evidence:
+    """Return the figures of a product that was timed padded."""
+    product = gain.product
+    speedup = gain.speedup
+    return fact(
+        "padded",
+        padded_sizes=[asdict(size) for size in product.padded_sizes],
+        gain=speedup.estimate,
+        low=speedup.low,
+        high=speedup.high,
+        operator=product.operator,
+        sizes=product.sizes,
+        precision=product.precision,
+    )
 
 
 def _with_odd_sizes(recording: Recording) -> list[ModelFacts]:

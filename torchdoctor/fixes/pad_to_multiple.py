@@ -24,6 +24,8 @@ differ. Unused classes of a vocabulary have to stay unused (mask their logits).
   https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
 """
 
+from dataclasses import replace
+
 from torchdoctor.checks import odd_sizes, sizes_not_multiples
 from torchdoctor.queries.arithmetic import padding_gains
 from torchdoctor.queries.hardware import compute_capability
@@ -37,7 +39,7 @@ _NAMED = 3
 def refuses(recording: Recording) -> Evidence | None:
     timed = padding_gains(recording)
     if timed and not any(product.worthwhile for product in timed):
-        return fact("padding-gains-too-little", **timed[0].values)
+        return replace(odd_sizes.padded(timed[0]), fact="padding-gains-too-little")
     if timed:
         return None
     if not recording.has_gpu:

@@ -1,9 +1,8 @@
 """Which models train in float64, and what padded sizes gain the program's own products. Pure."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
 
 from torchdoctor.queries.lookup import training_loaders, training_models
 from torchdoctor.schema import DoubleCall, Interval, Location, ModelFacts, PaddedProduct, Recording
@@ -77,20 +76,6 @@ class PaddingGain:
         """True if it is faster for certain, and by enough of the step to be worth an edit."""
         enough = self.step_share is None or self.step_share >= _WORTH_OF_STEP
         return self.speedup.low >= _WORTH and enough
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """Return what a fact states of it."""
-        product = self.product
-        return {
-            "padded_sizes": [asdict(size) for size in product.padded_sizes],
-            "gain": self.speedup.estimate,
-            "low": self.speedup.low,
-            "high": self.speedup.high,
-            "operator": product.operator,
-            "sizes": product.sizes,
-            "precision": product.precision,
-        }
 
     @property
     def text(self) -> str:
