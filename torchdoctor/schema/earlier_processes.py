@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_TENSOR = re.compile(r"(\d+(?:x\d+)*) ([a-z]+(\d*)\w*)")
-_LINEAR = re.compile(r"(.*): Linear (\d+) -> (\d+)")
-_PADDED_SIZE = re.compile(r"(.*) (\d+) -> (\d+)")
+_TENSOR = re.compile(r"(\d{1,18}(?:x\d{1,18})*) ([a-z]+(\d{0,4})\w*)")
+_LINEAR = re.compile(r"(.*): Linear (\d{1,18}) -> (\d{1,18})")
+_PADDED_SIZE = re.compile(r"(.*) (\d{1,18}) -> (\d{1,18})")
 _NO_LABEL = "-"
 _BITS = 8  # of a type that has no number in its name
 
