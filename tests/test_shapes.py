@@ -154,7 +154,10 @@ CUTS = {
     *("removeprefix", "removesuffix"),
 }
 # What these rooms are given are the fields of a recording, which hold one thing each.
-OF_FIELDS = ("bench/", "checks/", "fixes/", "observe/", "queries/", "runs/", "trials/")
+OF_FIELDS = (
+    *("bench/", "checks/", "clusters/", "compare/", "fixes/", "launch/"),
+    *("observe/", "queries/", "runs/", "trials/", "watch/"),
+)
 
 
 def cut_words(code: str) -> Iterator[tuple[int, str]]:
