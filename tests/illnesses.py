@@ -92,14 +92,16 @@ CPU_ILLNESSES: dict[str, tuple[dict[str, Any], str, str, set[str]]] = {
                         "location": {"file": "/w/train.py", "line": 40, "function": "get_batch"},
                         "phase": "after_step",
                         "count": 950,
-                        "leaf": "numpy/core/fromnumeric.py argsort",
+                        "leaf_file": "numpy/core/fromnumeric.py",
+                        "leaf_function": "argsort",
                         "text": "place = np.argsort(keys)",
                     },
                     {
                         "location": {"file": "/w/train.py", "line": 75, "function": "main"},
                         "phase": "after_step",
                         "count": 50,
-                        "leaf": "w/train.py main",
+                        "leaf_file": "w/train.py",
+                        "leaf_function": "main",
                         "text": "total += loss.item()",
                     },
                 ]

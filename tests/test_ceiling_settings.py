@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from catalogue_faults import faults
+from made_tensors import tensor_row
 from partial_recordings import recording
 
 from torchdoctor.trials.ceilings import ceiling_trials
@@ -16,7 +17,8 @@ STACK = {
     "location": {"file": "/w/train.py", "line": 12, "function": "get_batch"},
     "phase": "after_step",
     "count": 90,
-    "leaf": "numpy/core/memmap.py __getitem__",
+    "leaf_file": "numpy/core/memmap.py",
+    "leaf_function": "__getitem__",
 }
 OPTIMIZER = {"boundary": {"kind": "optimizer", "ident": 0}}
 TRACE = {"path": "t", "steps": 4, "step_s": 0.01}
@@ -131,18 +133,18 @@ def test_copies_to_the_host_are_a_part_of_the_copies(to_host: int, whole: bool) 
 
 
 @pytest.mark.parametrize(
-    ("steps", "shapes", "wanted"),
+    ("steps", "tensors", "wanted"),
     [
         ({}, [], (False, False)),
         ({"evaluation_s": 0.001}, [], (True, False)),
-        ({"two_modes": True}, ["32x3 float32", "8x3 float32"], (True, False)),
-        ({}, ["8x30 int64", "8x20 int64", "8x44 int64"], (False, True)),
+        ({"two_modes": True}, [tensor_row(32, 3), tensor_row(8, 3)], (True, False)),
+        ({}, [tensor_row(8, length) for length in (30, 20, 44)], (False, True)),
     ],
 )
 def test_what_two_batches_cannot_stand_for_is_told_to_the_ceiling(
-    steps: dict[str, Any], shapes: list[str], wanted: tuple[bool, bool]
+    steps: dict[str, Any], tensors: list[dict[str, Any]], wanted: tuple[bool, bool]
 ) -> None:
-    loaders = [{"ident": 0, "batch_shapes": shapes}]
+    loaders = [{"ident": 0, "batch_tensors": [[tensor] for tensor in tensors]}]
     over = {
         "steps": steps,
         "processes": [{"pid": 1, "loaders": loaders}],

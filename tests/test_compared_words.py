@@ -13,6 +13,7 @@ from torchdoctor import __version__
 from torchdoctor.compare import compare
 from torchdoctor.compare.surroundings import script_name
 from torchdoctor.schema import Boundary, Finding, Report, TraceStatistics
+from torchdoctor.schema.figures import seconds
 
 
 def found_in(report: Report, *findings: Finding) -> Report:
@@ -108,6 +109,15 @@ def test_more_ranks_are_not_another_batch_size() -> None:
 )
 def test_a_launcher_is_not_the_script(command: str, name: str) -> None:
     assert script_name(command.split()) == name
+
+
+def test_times_of_several_units_keep_the_last_one() -> None:
+    """Two minutes and five seconds were "2 min 5" beside another time in seconds."""
+    found = compare(*(replace(run_with(factor), trace=None) for factor in (4000.0, 9000.0)))
+    [timed] = [fact for fact in found.answer if "a_s" in fact.values]
+    times = [timed.values["a_s"], timed.values["b_s"]]
+    assert min(times) > 120, "seconds, from where on minutes are told"
+    assert all(seconds(time) in timed.sentence for time in times)
 
 
 def test_programs_that_infer_are_compared_by_their_calls() -> None:

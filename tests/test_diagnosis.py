@@ -248,8 +248,30 @@ def test_a_trace_without_a_gpu_answers_no_gpu_and_never_zero() -> None:
     assert {question.value for question in asked} == {None}
 
 
+def test_a_line_that_waits_is_seen_in_a_script_with_a_space_in_its_name() -> None:
+    """The wait of "my train.py" for the GPU was told as work of the program."""
+    where = {"file": "/w/my train.py", "line": 258, "function": "main"}
+    stack = {
+        "location": where,
+        "phase": "after_backward",
+        "count": 30,
+        "leaf_file": "w/my train.py",
+        "leaf_function": "main",
+    }
+    wait = {"kind": "wait", "name": "item", "location": where}
+    process = {"pid": 1, "stacks": [stack], "tensor_calls": [wait]}
+    seen = replace(recording({"processes": [process]}), shares=Shares(gpu=0.6, cpu=0.2, other=0.2))
+    assert catalogue.checks()["work-outside-model"].findings(seen) == []
+
+
 def test_a_larger_part_outside_the_model_is_said_beside_the_bottleneck() -> None:
-    stack = {"phase": "after_step", "count": 60, "leaf": "w/train.py accuracy", "text": "n += 1"}
+    stack = {
+        "phase": "after_step",
+        "count": 60,
+        "leaf_file": "w/train.py",
+        "leaf_function": "accuracy",
+        "text": "n += 1",
+    }
     place = {"file": "/w/train.py", "line": 12, "function": "accuracy"}
     model = {**stack, "phase": "backward", "count": 40, "text": "loss.backward()"}
     seen = recording(
@@ -268,18 +290,21 @@ def test_a_larger_part_outside_the_model_is_said_beside_the_bottleneck() -> None
 
 
 @pytest.mark.parametrize(
-    ("leaf", "words"),
+    ("file", "function", "words"),
     [
-        ("w/train.py get_batch", "most often in get_batch at train.py:12"),
-        ("lib/python3.11/threading.py wait", "The loop waits at train.py:12 for another thread"),
+        ("w/train.py", "get_batch", "most often in get_batch at train.py:12"),
+        ("lib/python3.11/threading.py", "wait", "The loop waits at train.py:12 for another thread"),
     ],
 )
-def test_the_verdict_says_where_batches_are_prepared_or_waited_for(leaf: str, words: str) -> None:
+def test_the_verdict_says_where_batches_are_prepared_or_waited_for(
+    file: str, function: str, words: str
+) -> None:
     stack = {
         "location": {"file": "/w/train.py", "line": 12, "function": "get_batch"},
         "phase": "after_step",
         "count": 90,
-        "leaf": leaf,
+        "leaf_file": file,
+        "leaf_function": function,
     }
     seen = recording(
         {
@@ -312,14 +337,15 @@ def test_a_line_that_waits_for_the_gpu_is_no_work_of_the_program():
     wait = {"kind": "wait", "name": "item", "location": where}
     check = catalogue.checks()["work-outside-model"]
 
-    def found(leaf="w/gan.py main", **facts):
-        seen = recording({"processes": [{"pid": 1, "stacks": [stack | {"leaf": leaf}], **facts}]})
+    def found(leaf=("w/gan.py", "main"), **facts):
+        row = {**stack, "leaf_file": leaf[0], "leaf_function": leaf[1]}
+        seen = recording({"processes": [{"pid": 1, "stacks": [row], **facts}]})
         return check.findings(replace(seen, shares=Shares(gpu=0.6, cpu=0.2, other=0.2)))
 
     assert found()
     assert found(tensor_calls=[wait]) == []
-    assert found("site-packages/torch/_tensor_str.py _str", tensor_calls=[wait]) == []
-    assert found("sklearn/metrics/_ranking.py auc", tensor_calls=[wait])
+    assert found(("site-packages/torch/_tensor_str.py", "_str"), tensor_calls=[wait]) == []
+    assert found(("sklearn/metrics/_ranking.py", "auc"), tensor_calls=[wait])
 
 
 def test_without_a_profiler_window_the_rank_that_waits_longest_for_data_is_told() -> None:
@@ -346,7 +372,13 @@ def test_the_verdicts_place_is_where_its_share_passes_not_that_of_a_smaller_cost
 
     def sample(phase, line, count):
         place = {"file": "/w/train.py", "line": line, "function": "main"}
-        return {"location": place, "phase": phase, "count": count, "leaf": "w/train.py main"}
+        return {
+            "location": place,
+            "phase": phase,
+            "count": count,
+            "leaf_file": "w/train.py",
+            "leaf_function": "main",
+        }
 
     made = {"file": "/w/train.py", "line": 28, "function": "main"}
     sgd = {"ident": 0, "cls": "torch.optim.sgd.SGD", "parameters": 200, "supports_fused": True}

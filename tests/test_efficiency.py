@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_tensors import tensor
 
 from torchdoctor.machine import nvml
 from torchdoctor.machine.rapl import Rapl
@@ -32,6 +33,7 @@ from torchdoctor.schema import (
     SensorStatistics,
     StepStatistics,
     StepTime,
+    TensorFacts,
     TraceStatistics,
     Workload,
     WorkloadRecord,
@@ -50,6 +52,8 @@ STEPS = StepStatistics(
 )
 TIME = StepTime(median=0.4, p10=0.4, p90=0.6, steps=100, mean=0.5)
 
+ROWS = tensor(8, 128, dtype="int64")
+
 
 def recording(**changes: Any) -> Recording:
     workload = Workload(command=["python", "train.py"], cwd="/")
@@ -57,9 +61,13 @@ def recording(**changes: Any) -> Recording:
     return Recording(**{**given, **changes})
 
 
-def tokens(*shapes: str, embeddings: int = 1, batch: int = 8) -> Recording:
+def tokens(*calls: TensorFacts, embeddings: int = 1, batch: int = 8) -> Recording:
     model = ModelFacts(
-        ident=0, elements=9, embeddings=embeddings, input_shapes=list(shapes), forwards=9
+        ident=0,
+        elements=9,
+        embeddings=embeddings,
+        input_tensors=[[first] for first in calls],
+        forwards=9,
     )
     loader = LoaderFacts(ident=0, batch_size=batch, batches=9)
     return recording(processes=[ProcessFacts(pid=1, models=[model], loaders=[loader])])
@@ -71,19 +79,19 @@ def figures(recording: Recording, chosen: Recommendation | None = None, **settin
 
 
 def test_tokens_are_counted_where_every_batch_is_rows_of_one_length() -> None:
-    known = figures(tokens("8x128 int64"))
+    known = figures(tokens(ROWS))
     assert (known.samples_per_s, known.tokens_per_s) == (16, 16 * 128)
 
 
 @pytest.mark.parametrize(
     "unknown",
     [
-        tokens("8x128 int64", "8x96 int64"),  # of several lengths
-        tokens("8x128 float32"),
-        tokens("8x128 int64", embeddings=0),  # numbers of another kind
-        tokens("4x128 int64"),  # no batch of the loader's
-        tokens("8x1 int64"),
-        tokens("8x3x128 int64"),
+        tokens(ROWS, tensor(8, 96, dtype="int64")),  # of several lengths
+        tokens(tensor(8, 128)),
+        tokens(ROWS, embeddings=0),  # numbers of another kind
+        tokens(tensor(4, 128, dtype="int64")),  # no batch of the loader's
+        tokens(tensor(8, 1, dtype="int64")),
+        tokens(tensor(8, 3, 128, dtype="int64")),
         recording(),
     ],
 )
@@ -142,7 +150,7 @@ def test_the_line_has_what_is_known_and_nothing_else() -> None:
         diagnosis=Diagnosis(bottleneck="none"),
     )
     assert shown.line(report) == ""
-    known = replace(report, efficiency=figures(tokens("8x128 int64")))
+    known = replace(report, efficiency=figures(tokens(ROWS)))
     assert "tokens/s" in shown.line(known)
     assert not any(word in shown.line(known) for word in ("MFU", " J ", "saves", "samples"))
     assert "samples/s" in shown.line(known, with_samples=True)

@@ -81,9 +81,27 @@ def test_making_a_model_is_no_preparation_of_a_batch() -> None:
     """A DataLoader's workers were advised where each request filled and loaded a model."""
     place = {"file": "/w/infer.py", "line": 4, "function": "load"}
     rows = [
-        {"location": place, "phase": "other", "count": 60, "leaf": "torch/nn/init.py normal_"},
-        {"location": place, "phase": "other", "count": 20, "leaf": "nn/modules/module.py load"},
-        {"location": CALL["location"], "phase": "forward", "count": 20, "leaf": "x.py forward"},
+        {
+            "location": place,
+            "phase": "other",
+            "count": 60,
+            "leaf_file": "torch/nn/init.py",
+            "leaf_function": "normal_",
+        },
+        {
+            "location": place,
+            "phase": "other",
+            "count": 20,
+            "leaf_file": "nn/modules/module.py",
+            "leaf_function": "load",
+        },
+        {
+            "location": CALL["location"],
+            "phase": "forward",
+            "count": 20,
+            "leaf_file": "x.py",
+            "leaf_function": "forward",
+        },
     ]
     steps = {"boundary": {"kind": "forward", "learned_by": "forward"}, "before_forward_s": 0.008}
     process = {"pid": 1, "models": [{**MODEL, "made_anew": 19}], "stacks": rows}

@@ -103,7 +103,7 @@ def test_a_loop_whose_head_is_sampled_stands_for_the_lines_in_it(tmp_path):
 
 def test_one_sample_of_many_at_the_loops_line_lends_it_no_cure():
     loop = row(30, "print(trainer.predict(data))", 200, "<module>")
-    drawn = {**loop, "leaf": "data/sampler.py __iter__"}
+    drawn = {**loop, "leaf_file": "data/sampler.py", "leaf_function": "__iter__"}
     few = recording(process(stacks=[loop, {**drawn, "count": 2}]))
     many = recording(process(stacks=[loop, {**drawn, "count": 300}]))
     assert shape_at(few, at(30, "<module>")) is None

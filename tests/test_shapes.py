@@ -147,3 +147,60 @@ def test_unrelated_things_are_assigned_one_by_one() -> None:
 )
 def test_a_swap_and_a_pair_stay_as_they_are(code: str, is_packed: bool) -> None:
     assert bool(list(packed(code))) == is_packed
+
+
+CUTS = {
+    *("partition", "rpartition", "split", "rsplit", "splitlines"),
+    *("removeprefix", "removesuffix"),
+}
+# What these rooms are given are the fields of a recording, which hold one thing each.
+OF_FIELDS = (
+    *("bench/", "checks/", "clusters/", "compare/", "fixes/", "launch/"),
+    *("observe/", "queries/", "runs/", "trials/", "watch/"),
+)
+
+
+def cut_words(code: str) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each cut of what we wrote: at a space, or of a fix's own page.
+
+    Paths, qualified names and what other programs wrote have other separators, or none is given.
+    """
+    for node in ast.walk(ast.parse(code)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr not in CUTS:
+            continue
+        separators = [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)]
+        if any(isinstance(text, str) and " " in text for text in separators):
+            yield node.lineno, "a field of two things that is cut in two"
+        if any(
+            isinstance(part, ast.Attribute) and part.attr == "permanent_form"
+            for part in ast.walk(node.func.value)
+        ):
+            yield node.lineno, "a page that is cut to get code of it"
+
+
+def test_fields_are_not_cut_to_get_what_stands_in_them() -> None:
+    lines = [
+        f"{path.relative_to(PACKAGE.parent)}:{line}: {cut}"
+        for path in files()
+        if path.relative_to(PACKAGE).as_posix().startswith(OF_FIELDS)
+        for line, cut in cut_words(path.read_text(encoding="utf-8"))
+    ]
+    assert not lines, "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_cut"),
+    [
+        ("method, _, model = grown.name.partition(' of ')", True),
+        ("[part for part in shapes.split(', ')]", True),
+        ("FIX.permanent_form.partition('\\n\\n')[2]", True),
+        ("FIX.permanent_form.splitlines()[0]", True),
+        ("optimizer.cls.rpartition('.')[2]", False),
+        ("device.partition(':')[0]", False),
+        ("file.read().split()", False),
+    ],
+)
+def test_a_cut_field_is_told_from_a_name_and_a_path(code: str, is_cut: bool) -> None:
+    assert bool(list(cut_words(code))) == is_cut

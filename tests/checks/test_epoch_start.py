@@ -17,7 +17,8 @@ DRAWS = {
     "location": {"file": "/w/train.py", "line": 25, "function": "main"},
     "phase": "loader",
     "count": 40,
-    "leaf": "utils/data/sampler.py __iter__",
+    "leaf_file": "utils/data/sampler.py",
+    "leaf_function": "__iter__",
     "text": "for x, y in loader:",
 }
 

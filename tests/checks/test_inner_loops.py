@@ -13,7 +13,8 @@ ROW = {
     "count": 90,
     "loops": 1,
     "text": "out[mask[row, column]] = 1",
-    "leaf": "w/train.py one_hot",
+    "leaf_file": "w/train.py",
+    "leaf_function": "one_hot",
 }
 LEARNING = {
     "location": {"file": "/w/train.py", "line": 40, "function": "main"},

@@ -22,7 +22,7 @@ _LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.97
 
 def _stack(line: int, function: str, count: int, text: str) -> dict:
     where = {"file": "/w/data.py", "line": line, "function": function}
-    return {"location": where, "phase": "loader", "count": count, "leaf": "x", "text": text}
+    return {"location": where, "phase": "loader", "count": count, "leaf_file": "x", "text": text}
 
 
 def _found(

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from made_tensors import tensor
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.composing import Composer
@@ -56,7 +57,7 @@ def recording(script: Script, folder: Path) -> Recording:
 
     held = at("holder") if script.marked("holder") else at("forward")
     model = ModelFacts(
-        ident=0, cls="__main__.Net", conv2d=1, forwards=24, input_shapes=["4x3x8x8 float32"],
+        ident=0, cls="__main__.Net", conv2d=1, forwards=24, input_tensors=[[tensor(4, 3, 8, 8)]],
         eval_forwards=8, eval_forwards_with_grad=8,
         eval_with_grad_location=at("eval") if script.marked("eval") else None,
         call=Binding(location=at("forward"), name=script.call),
@@ -65,7 +66,8 @@ def recording(script: Script, folder: Path) -> Recording:
     )  # fmt: skip
     loader = LoaderFacts(
         ident=0, location=at("loader"), batch_size=4, dataset_cls="__main__.Images",
-        dataset_length=32, batches=16, iterators=2, batch_shapes=["4x3x8x8 float32, 4 int64"],
+        dataset_length=32, batches=16, iterators=2,
+        batch_tensors=[[tensor(4, 3, 8, 8), tensor(4, dtype="int64")]],
     )  # fmt: skip
     adam = OptimizerFacts(
         ident=0, cls="torch.optim.adam.Adam", location=at("optimizer"), steps=16,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from made_tensors import tensor
 from written_code import keywords
 
 from torchdoctor.edits import (
@@ -28,6 +29,7 @@ from torchdoctor.schema import (
     ProcessFacts,
     Recording,
     TensorCall,
+    TensorFacts,
     TrainingPass,
     Workload,
 )
@@ -47,7 +49,7 @@ def model(**changes) -> ModelFacts:
         "ident": 0,
         "device": "cuda:0",
         "forwards": 9,
-        "input_shapes": ["8x3x32x32 float32"],
+        "input_tensors": [[tensor(8, 3, 32, 32)]],
         "call": Binding(location=at(20), name="net"),
         "holder": Binding(location=at(30, "<module>"), name="model"),
         "holder_depth": 0,
@@ -147,12 +149,15 @@ def test_only_images_are_converted() -> None:
     assert on_images(recording(model()), method) == [
         InputEdit(file="/w/train.py", line=20, callee="net", method=method)
     ]
-    for shapes in (["8x32 float32"], ["8x3x32x32 float32", "8x3 float32"], ["8x3x4x4 int64"], []):
-        assert on_images(recording(model(input_shapes=shapes)), method) == []
+    images = [tensor(8, 3, 32, 32)]
+    whole_numbers = [tensor(8, 3, 4, 4, dtype="int64")]
+    no_tensor: list[TensorFacts] = []
+    for calls in ([[tensor(8, 32)]], [images, [tensor(8, 3)]], [whole_numbers], [no_tensor], []):
+        assert on_images(recording(model(input_tensors=calls)), method) == []
 
 
 def test_noise_of_one_pixel_stays_as_it_is() -> None:
-    generator = model(ident=1, input_shapes=["8x100x1x1 float32"])
+    generator = model(ident=1, input_tensors=[[tensor(8, 100, 1, 1)]])
     [edit] = on_images(recording(model(), generator), ".contiguous()")
     assert isinstance(edit, InputEdit) and edit.line == 20
     assert on_images(recording(generator), ".contiguous()") == []

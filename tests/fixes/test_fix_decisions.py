@@ -8,6 +8,7 @@ from typing import Any
 
 import partial_recordings
 import pytest
+from made_tensors import tensor
 from written_code import keywords, statements
 
 from torchdoctor.advice import catalogue
@@ -340,6 +341,13 @@ def test_pinning_is_refused_where_all_is_pinned() -> None:
     assert tried("pin-memory", seen) == [{}]
 
 
+@pytest.mark.parametrize("ident", ["pin-memory", "loader-workers"])
+def test_batches_that_lie_on_the_gpu_need_no_hand_over(ident: str) -> None:
+    """Both were tried, though pinning such a batch and handing it over fail."""
+    on_gpu = {"batch_tensors": [[tensor(8, 3), tensor(8, dtype="int64", device="cuda:0")]]}
+    assert refused(ident, recording(loader=on_gpu, model={}, gpu=AMPERE)) == "batches-on-gpu"
+
+
 def test_bf16_needs_hardware_for_it() -> None:
     assert refused("mixed-precision", recording(model={})) == "no-bfloat16-instructions"
     assert tried("mixed-precision", recording(model={}, features=("amx_bf16",)))
@@ -380,8 +388,9 @@ def test_float32_is_edited_where_every_line_is_known(tmp_path: Path) -> None:
     data = DoubleCall(kind="data", name="from_numpy", location=HERE, sure=True)
     unsure = replace(data, sure=False)
     known = {"call": Binding(location=here, name="model")}
+    target = tensor(8, 1, dtype="float64")
     batches: dict[str, Any] = {
-        "batch_shapes": ["8x3 float64, 8x1 float64"],
+        "batch_tensors": [[tensor(8, 3, dtype="float64"), target]],
         "dataset_cls": "__main__.Table",
     }
 
@@ -395,9 +404,10 @@ def test_float32_is_edited_where_every_line_is_known(tmp_path: Path) -> None:
     held = "torch.utils.data.dataset.TensorDataset"
     assert names([made, data], dataset_cls=held) == [line, line]  # the tensors are float32 then
     assert names([made], dataset_cls=held) == [line, loop]
-    single, three = ["8x3 float32, 8x1 float32"], ["8x3 float64, 8 int64, 8x1 float64"]
-    assert names([made], batch_shapes=single) == [line]
-    assert names([made], batch_shapes=three) == []
+    single = [tensor(8, 3), tensor(8, 1)]
+    three = [tensor(8, 3, dtype="float64"), tensor(8, dtype="int64"), target]
+    assert names([made], batch_tensors=[single]) == [line]
+    assert names([made], batch_tensors=[three]) == []
     assert names([data]) == []  # what made the model so is not known
     assert names([made, unsure]) == []
     file.write_text("for batch in loader:\n    model(*batch)\n")
@@ -416,7 +426,7 @@ def test_tf32_needs_ampere_and_float32() -> None:
 def test_cudnn_is_not_tuned_for_shapes_that_vary() -> None:
     assert tried("cudnn-benchmark", recording(model={"conv2d": 3}, gpu=AMPERE)) == [{}]
     assert refused("cudnn-benchmark", recording(model={}, gpu=AMPERE)) == "no-convolutions"
-    varying = {"conv2d": 3, "input_shapes": ["2x3x8x8", "2x3x9x9", "2x3x10x10"]}
+    varying = {"conv2d": 3, "input_tensors": [[tensor(2, 3, n, n)] for n in (8, 9, 10)]}
     assert refused("cudnn-benchmark", recording(model=varying, gpu=AMPERE)) == "shapes-vary"
     on = recording(model={"conv2d": 3}, gpu=AMPERE, flags={"cudnn_benchmark": True})
     assert refused("cudnn-benchmark", on) == "auto-tuner-on"
@@ -466,7 +476,7 @@ def test_compiling_tries_cuda_graphs_on_a_gpu_alone(monkeypatch: pytest.MonkeyPa
     assert tried("torch-compile", recording(model={})) == [{"mode": "default"}]
     modes = [one["mode"] for one in tried("torch-compile", recording(model={}, gpu=AMPERE))]
     assert modes == ["default", "reduce-overhead"]
-    sizes = {"input_shapes": [f"{n}x8 float32" for n in (4, 5, 6)]}
+    sizes = {"input_tensors": [[tensor(n, 8)] for n in (4, 5, 6)]}
     assert tried("torch-compile", recording(model=sizes, gpu=AMPERE)) == [
         {"mode": "default"},
         {"mode": "default", "dynamic": True},

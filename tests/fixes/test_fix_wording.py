@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import test_patches
 from made_specs import made_fix
+from made_tensors import tensor_row
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
@@ -20,7 +21,7 @@ LOADER = {
     "num_workers": 1,
     "dataset_cls": "Images",
     "location": {"file": "/w/train.py", "line": 9},
-    "batch_shapes": ["float32 (4, 3, 8, 8) cpu"],
+    "batch_tensors": [[tensor_row(4, 3, 8, 8)]],
 }
 MODEL = {
     "cls": "Net",
@@ -111,3 +112,31 @@ def test_a_fix_that_fails_to_word_itself_shows_its_page_and_says_so() -> None:
     assert [failure.values["part"] for failure in words.failures] == ["instruction", "location"]
     values = {"part": "instruction", "fix": "broken", "error": "KeyError: 'number'"}
     assert words.failures[0] == fact("fix-not-worded", **values)
+
+
+@pytest.mark.parametrize(
+    ("ident", "over", "settings"),
+    [
+        (
+            "loader-workers",
+            {"processes": [{"pid": 1, "loaders": [{**LOADER, "batches": 9, "iterable": True}]}]},
+            {"num_workers": 1},
+        ),
+        ("eval-mode", {"steps": {"boundary": {"kind": "forward", "learned_by": "forward"}}}, {}),
+    ],
+)
+def test_a_part_of_a_page_that_is_offered_stands_in_the_page(
+    ident: str, over: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    """`explain` and the report would give two versions of the same code."""
+    fix = catalogue.fixes()[ident]
+    offered = fix.instruction(settings, recording(over)).splitlines()
+    page = fix.permanent_form.splitlines()
+    assert set(offered[-6:]) & set(page) == {*offered[-6:]}
+
+
+def test_commands_of_another_allocator_are_those_of_its_page() -> None:
+    fix = catalogue.fixes()["allocator"]
+    on_gpu = {"trace": {"path": "t.json", "steps": 1, "has_device": True}}
+    assert fix.advice is not None
+    assert [fix.advice(recording(over)) for over in ({}, on_gpu)] == fix.permanent_form.splitlines()

@@ -260,6 +260,14 @@ def test_no_sentence_ends_in_a_colon_where_the_interval_says_nothing() -> None:
         assert ": ." not in said and ":." not in said and not said.endswith(": ")
 
 
+@pytest.mark.parametrize("unit", ["step", "call", "batch"])
+def test_what_a_time_is_per_stands_in_the_first_cell_alone(unit: str) -> None:
+    """It stood beside the times of calls and batches too."""
+    timed = replace(time_row(0.9, 1.19), unit="s/step", reference=0.01, new=0.012)
+    named, *times = gate.row(timed, unit)[:3]
+    assert unit in named and times == ["10.0 ms", "12.0 ms"]
+
+
 def test_a_gate_of_a_program_that_infers_speaks_of_its_calls() -> None:
     row = replace(time_row(0.9, 1.19), unit="s/step")
     basis = Basis(typical=True, mean=Interval(low=1.2, estimate=1.3, high=1.4))

@@ -231,7 +231,7 @@ for epoch in range(3):
     assert run.said() == []
     assert run.count(step_log.GRADIENT_BEGIN) == run.count(step_log.GRADIENT_END) == 24
     assert run.count(step_log.BACKWARD_BEGIN) == 24
-    phases = {row["phase"] for row in run.main["stacks"] if row["leaf"].endswith(" busy")}
+    phases = {row["phase"] for row in run.main["stacks"] if row["leaf_function"] == "busy"}
     assert phases == {"forward"}
 
 
@@ -254,7 +254,7 @@ for step in range(24):
     (tmp_path / "train.py").write_text(SETUP + loop)
     run = run_probed(["train.py"], tmp_path, tmp_path, forked=True, sample_stacks=True)
     assert run.returncode == 0, run.stderr
-    busy = [row for row in run.main["stacks"] if row["leaf"].endswith(" busy")]
+    busy = [row for row in run.main["stacks"] if row["leaf_function"] == "busy"]
     assert {row["behind_forward"] for row in busy} == {True, False}
     assert sum(row["count"] for row in busy if row["behind_forward"]) > 0
 

@@ -122,8 +122,8 @@ def test_hooks_that_are_registered_again_are_counted_with_their_line(tmp_path: P
     assert run.returncode == 0, run.stderr
     assert run.said() == []
     grown = {row["name"]: row for row in run.main["grown_objects"]}
-    assert set(grown) == {"register_forward_hook of Sequential"}
-    hooks = grown["register_forward_hook of Sequential"]
-    assert hooks["kind"] == "hooks"
+    assert set(grown) == {"register_forward_hook"}
+    hooks = grown["register_forward_hook"]
+    assert (hooks["kind"], hooks["model"]) == ("hooks", "Sequential")
     assert hooks["per_step"] == pytest.approx(2, rel=0.2)
     assert "module.register_forward_hook(" in HOOKED.splitlines()[hooks["location"]["line"] - 1]

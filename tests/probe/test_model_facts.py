@@ -48,7 +48,7 @@ def test_layers_of_other_packages_are_told_from_those_of_torch() -> None:
     model = nn.Sequential(Linear(), Conv2d(), nn.BatchNorm2d(8), nn.Linear(65, 65))
     found = describe(model)
     assert (found["linear"], found["conv2d"], found["conv_bias_before_norm"]) == (1, 0, 0)
-    assert found["odd_sizes"] == ["3: Linear 65 -> 65"]
+    assert found["uneven_linears"] == [{"name": "3", "inputs": 65, "outputs": 65}]
     assert describe(PaddedConv2d(8, 8, 3))["conv2d"] == 1
 
 

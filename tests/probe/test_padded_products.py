@@ -51,12 +51,17 @@ def test_uneven_products_of_the_program_are_timed_alone_beside_padded_ones(tmp_p
     )
     assert run.said() == [] and run.stopped_by == "done", run.stderr
     rows = {row["operator"]: row for row in run.main["padded_products"]}
-    assert rows[CONVOLUTION]["padded"] == ["output channels 61 -> 64"]
+    channels = {"dimension": "output channels", "size": 61, "padded": 64}
+    assert rows[CONVOLUTION]["padded_sizes"] == [channels]
     assert rows[CONVOLUTION]["sizes"] == "[4, 16, 12, 12], [61, 16, 3, 3]"
     assert rows[CONVOLUTION]["calls_per_step"] == 1
-    linear = [" ".join(row["padded"]) for row in rows.values() if row["operator"] != CONVOLUTION]
+    linear = [
+        {size["size"]: size["padded"] for size in row["padded_sizes"]}
+        for row in rows.values()
+        if row["operator"] != CONVOLUTION
+    ]
     # Forward and gradients: each size is in turn rows, columns and inner.
-    assert any("61 -> 64" in text and "505 -> 512" in text for text in linear), linear
+    assert any(sizes.get(61) == 64 and sizes.get(505) == 512 for sizes in linear), linear
     assert all(row["device"] == "cpu" and row["alone_s"] > 0 for row in rows.values())
     facts = msgspec.convert(run.main, type=ProcessFacts, strict=False)
     seen = Recording(

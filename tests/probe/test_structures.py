@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_tensors import tensor_row
 from probed import Probed, run_probed
 
 from torchdoctor.probe import step_log
@@ -198,7 +199,7 @@ for x, y in loader:
 """,
         tmp_path,
     )
-    assert run.main["models"][0]["input_shapes"] == ["2x4 float32"]
+    assert run.main["models"][0]["input_tensors"] == [[tensor_row(2, 4)]]
 
 
 def test_loaders_made_anew_are_told_from_those_made_side_by_side(tmp_path: Path) -> None:
@@ -305,7 +306,9 @@ for x, y in loader: model(x).mean().backward(); o.step()
         folder = tmp_path / str(number)
         folder.mkdir()
         run = run_loop(loop, folder, fingerprint_batches=4)
-        marks.append(run.main["loaders"][0]["sample_fingerprints"])
+        loader = run.main["loaders"][0]
+        marks.append(loader["input_hashes"])
+        assert loader["label_hashes"] == [None] * 8, "targets that are no whole numbers"
     assert len(marks[0]) == 8
     assert len(set(marks[0])) == 8
     assert marks[0] == marks[1]
@@ -318,7 +321,7 @@ def test_wide_samples_are_the_same_in_double_precision() -> None:
     for batch in (wide, wide.double()):
         fingerprints = Fingerprints(4)
         fingerprints.add(0, [batch], 4)
-        marks.append(fingerprints.of(0))
+        marks.append(fingerprints.of(0)[0])
     assert marks[0] == marks[1] and len(set(marks[0])) == 4
 
 

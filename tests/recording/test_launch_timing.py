@@ -10,7 +10,7 @@ from torchdoctor.bench.launch_timing import launch_timing, read_launch
 from torchdoctor.launch.launch import LaunchResult
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.probe import step_log
-from torchdoctor.schema import Boundary
+from torchdoctor.schema import Boundary, Fingerprint
 
 LOADER = Boundary(kind="loader", ident=0)
 
@@ -49,7 +49,7 @@ def test_a_whole_window(tmp_path):
         timed(),
         losses=[3.0, float("nan"), float("inf")],
         fixes=[fix],
-        loaders=[{"ident": 0, "sample_fingerprints": ["a", "b"]}],
+        loaders=[{"ident": 0, "input_hashes": ["a", "c"], "label_hashes": ["b", None]}],
         peak_memory_bytes=1000,
     )
     timing = launch_timing(tmp_path, LOADER)
@@ -60,7 +60,8 @@ def test_a_whole_window(tmp_path):
     assert timing.losses[0] == 3.0
     assert np.isnan(timing.losses[1])
     assert timing.losses[2] is None
-    assert timing.fingerprints == ["a", "b"]
+    labelled = Fingerprint(input="a", label="b")
+    assert timing.fingerprints == [labelled, Fingerprint(input="c")]
     assert (timing.peak_memory_bytes, timing.gpu_memory) == (1000, False)
     assert [one.fix for one in timing.fixes] == ["pin-memory"]
     assert timing.iterations == 10

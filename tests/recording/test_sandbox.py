@@ -1,5 +1,6 @@
 """The sandbox as it is chosen on this machine; the overlay's tests are skipped without one."""
 
+import json
 import os
 import shutil
 import socket
@@ -13,7 +14,7 @@ import pytest
 from launching import content_of, launch_script
 
 from torchdoctor.launch import sandbox as sandbox_module
-from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.launch.sandbox import Sandbox, Started
 from torchdoctor.schema import Workload, fact, message, within
 from torchdoctor.schema.errors import UsageError
 
@@ -311,6 +312,18 @@ def test_a_folder_whose_name_is_no_text_gets_its_layer_too(tmp_path, mode):
     workload = Workload(command=["true"], cwd=folder)
     with Sandbox.choose(mode, workload=workload) as sandbox:
         assert sandbox.mode == mode
+
+
+def test_a_folder_without_a_layer_keeps_its_whole_name(tmp_path):
+    """Of "runs: old" only "runs" was asked whether it could be written to, and nothing was said."""
+    folder = f"{tmp_path}/runs: old"
+    reading, writing = os.pipe()
+    event = {"event": "limited", "path": folder, "reason": "no such kind of layer"}
+    os.write(writing, json.dumps(event).encode() + b"\n")
+    os.close(writing)
+    started = Started(popen=None, status_fd=reading, folder=tmp_path)
+    started.read_status()
+    assert [limit.path for limit in started.limits] == [folder]
 
 
 def test_an_unknown_mode_is_refused():

@@ -155,7 +155,8 @@ STACK = {
     "location": {"file": "/w/train.py", "line": 40, "function": "main"},
     "phase": "after_step",
     "count": 30,
-    "leaf": "w/train.py main",
+    "leaf_file": "w/train.py",
+    "leaf_function": "main",
 }
 
 
@@ -205,7 +206,9 @@ def test_lines_that_prepare_no_batch_do_not_count(text):
 
 
 def test_a_library_function_below_such_a_line_counts():
-    seen = with_stacks({"text": "print(make(rows))", "leaf": "PIL/Image.py decode"})
+    seen = with_stacks(
+        {"text": "print(make(rows))", "leaf_file": "PIL/Image.py", "leaf_function": "decode"}
+    )
     assert with_inline_preparation(seen).shares.data_loader == pytest.approx(0.6)
 
 
@@ -296,7 +299,11 @@ def test_a_models_own_forward_is_no_preparation_before_anything_is_recorded():
 
 
 def test_a_wrapper_around_clearing_gradients_prepares_nothing():
-    row = {"text": "optimizer.zero_grad()", "leaf": "torch/_dynamo/eval_frame.py _fn"}
+    row = {
+        "text": "optimizer.zero_grad()",
+        "leaf_file": "torch/_dynamo/eval_frame.py",
+        "leaf_function": "_fn",
+    }
     assert with_inline_preparation(with_stacks(row)).shares.data_loader == 0.0
     row["text"] = "x = make(rows)"
     assert with_inline_preparation(with_stacks(row)).shares.data_loader == pytest.approx(0.6)

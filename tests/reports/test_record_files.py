@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -24,6 +25,7 @@ from torchdoctor.schema import (
     BRANCHES,
     Evidence,
     FixSet,
+    ProcessFacts,
     Recording,
     Report,
     Throttling,
@@ -84,12 +86,7 @@ def test_a_recording_whose_doubts_were_sentences_is_read(tmp_path: Path) -> None
 
 
 def test_a_recording_whose_processes_gave_reasons_in_words_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "recording.json"
-    workload = Workload(command=["train.py"], cwd="/x")
-    write_recording(Recording(workload=workload, environment=CPU_MACHINE), path)
-    stored = json.loads(path.read_text())
     process = {
-        "pid": 7,
         "sample_check": {"loader": 0, "same": False, "reason": "It is random."},
         "loaders": [{"ident": 0, "no_second": "It is not forked."}],
         "fixes": [
@@ -97,13 +94,90 @@ def test_a_recording_whose_processes_gave_reasons_in_words_is_read(tmp_path: Pat
             {"fix": "adamw", "state": "applied", "reason": None},
         ],
     }
-    stored["recording"]["processes"] = [process]
-    path.write_text(json.dumps(stored))
-    facts = read_recording(path).processes[0]
+    facts = _read_process(tmp_path, process)
     assert facts.sample_check is not None
     assert facts.sample_check.why == message("It is random.")
     assert facts.loaders[0].no_second == message("It is not forked.")
     assert [applied.why for applied in facts.fixes] == [message("No GPU."), None]
+
+
+def test_a_recording_whose_batches_were_texts_is_read(tmp_path: Path) -> None:
+    """`report` and `patch` of a stored run would know no batch of it."""
+    process = {
+        "loaders": [
+            {
+                "ident": 0,
+                "batch_shapes": ["32x3x64x64 float32, 32 int64"],
+                "sample_fingerprints": ["1a:2b", "3c:-"],
+            }
+        ],
+        "models": [{"ident": 0, "input_shapes": ["8x3 bfloat16", "4x3 bool", "s0x3 float32"]}],
+    }
+    main = _read_process(tmp_path, process)
+    assert main.loaders[0].input_hashes == ["1a", "3c"]
+    assert main.loaders[0].label_hashes == ["2b", None]
+    [images, labels] = main.loaders[0].batch_tensors[0]
+    assert (images.sizes, images.dtype, images.total_bytes) == (
+        [32, 3, 64, 64],
+        "float32",
+        2**19 * 3,
+    )
+    assert (labels.sizes, labels.dtype, labels.total_bytes) == ([32], "int64", 256)
+    rows = [[tensor.total_bytes for tensor in call] for call in main.models[0].input_tensors]
+    assert rows == [[48], [12], []]
+
+
+def test_a_recording_whose_uneven_sizes_were_texts_is_read(tmp_path: Path) -> None:
+    """The code for such a layer would be missing from the report of a stored run."""
+    product = {
+        "operator": "aten::mm",
+        "sizes": "[512, 128], [128, 1001]",
+        "padded": ["output channels 1001 -> 1008"],
+        "precision": "float32",
+        "device": "cpu",
+        "calls_per_step": 3.0,
+        "alone_s": 0.001,
+    }
+    layers = ["head.0: Linear 768 -> 50257"]
+    process = {"models": [{"ident": 0, "odd_sizes": layers}], "padded_products": [product]}
+    main = _read_process(tmp_path, process)
+    [layer] = main.models[0].uneven_linears
+    assert (layer.name, layer.inputs, layer.outputs) == ("head.0", 768, 50257)
+    [size] = main.padded_products[0].padded_sizes
+    assert (size.dimension, size.size, size.padded) == ("output channels", 1001, 1008)
+
+
+def test_hooks_of_a_recording_of_before_keep_their_model(tmp_path: Path) -> None:
+    """The name of the method and that of the model were one."""
+    list_row = {"name": "a of b", "kind": "list"}
+    hooks_row = {"name": "register_forward_hook of Net", "kind": "hooks"}
+    [grown_list, hooks] = _read_process(
+        tmp_path, {"grown_objects": [list_row, hooks_row]}
+    ).grown_objects
+    assert (grown_list.name, grown_list.model) == ("a of b", None)
+    assert (hooks.name, hooks.model) == ("register_forward_hook", "Net")
+
+
+def test_samples_of_a_recording_of_before_keep_their_innermost_frame(tmp_path: Path) -> None:
+    sample = {
+        "location": {"file": "/x/my train.py", "line": 3, "function": "main"},
+        "phase": "other",
+        "count": 9,
+        "leaf": "x/my train.py main",
+    }
+    [row] = _read_process(tmp_path, {"stacks": [sample]}).stacks
+    assert (row.leaf_file, row.leaf_function) == ("x/my train.py", "main")
+
+
+def _read_process(folder: Path, process: dict[str, Any]) -> ProcessFacts:
+    """Return what is read of a stored recording with these fields of its process."""
+    path = folder / "recording.json"
+    workload = Workload(command=["train.py"], cwd="/x")
+    write_recording(Recording(workload=workload, environment=CPU_MACHINE), path)
+    stored = json.loads(path.read_text())
+    stored["recording"]["processes"] = [{"pid": 1, **process}]
+    path.write_text(json.dumps(stored))
+    return read_recording(path).main
 
 
 def test_fields_of_a_later_minor_version_are_passed_over() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_tensors import tensor_row
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
@@ -310,7 +311,7 @@ LOADER = {
     "dataset_length": 100,
     "batch_size": 8,
     "iterators": 9,
-    "batch_shapes": ["8x3x64x64 float32, 8 int64"],
+    "batch_tensors": [[tensor_row(8, 3, 64, 64), tensor_row(8, dtype="int64")]],
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from made_tensors import tensor_row
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
@@ -53,7 +54,8 @@ def _offered_for(**facts: Any) -> str:
 
 
 def test_code_without_a_limit_says_what_it_takes_of_the_memory() -> None:
-    known = {"dataset_length": 50_000, "batch_size": 32, "batch_shapes": ["32x3x64x64 float32"]}
+    images = tensor_row(32, 3, 64, 64)
+    known = {"dataset_length": 50_000, "batch_size": 32, "batch_tensors": [[images]]}
 
     def memory(offered: str) -> str:
         [line] = [
@@ -65,7 +67,7 @@ def test_code_without_a_limit_says_what_it_takes_of_the_memory() -> None:
     assert "50000" in said and "2.5 GB" in said and "worker" not in said
     of_each = memory(_offered_for(**known, num_workers=2))
     assert "2.5 GB" in of_each and "worker" in of_each
-    small = {"dataset_length": 8, "batch_size": 4, "batch_shapes": ["4x10 float32"]}
+    small = {"dataset_length": 8, "batch_size": 4, "batch_tensors": [[tensor_row(4, 10)]]}
     assert " 0 MB" in memory(_offered_for(**small))
     assert not re.search(r"\d", memory(_offered_for())), "nothing is known of how much it takes"
 
@@ -108,7 +110,8 @@ def _edits_of(
     return FIX.edits({"limit_bytes": 4000}, recording({"workload": script, "processes": [own]}))
 
 
-SMALL = {"dataset_length": 100, "batch_size": 4, "batch_shapes": ["4x5 float32"]}  # 2,000 bytes
+SMALL_BATCH = [tensor_row(4, 5)]
+SMALL = {"dataset_length": 100, "batch_size": 4, "batch_tensors": [SMALL_BATCH]}  # 2,000 bytes
 
 
 @pytest.mark.parametrize("module", ["__main__", "data.images"])

@@ -21,6 +21,7 @@ from torchdoctor.schema import (
     Boundary,
     Candidate,
     Evidence,
+    Fingerprint,
     FixSet,
     LaunchTiming,
     StepStatistics,
@@ -77,7 +78,7 @@ class Simulated:
     step_s: float = 0.1  # of the untouched program
     setup_s: dict[str, float] = field(default_factory=dict)
     losses: Callable[[list[tuple[str, dict[str, Any]]], int], list[float | None]] | None = None
-    fingerprints: Callable[[list[tuple[str, dict[str, Any]]], int], list[str]] | None = None
+    fingerprints: Callable[[list[tuple[str, dict[str, Any]]], int], list[Fingerprint]] | None = None
     interrupt_at: int | None = None
     samples_per_step: float | None = 32.0
     bursts: dict[str, int] = field(default_factory=dict)  # fix id to batches that arrive together

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from torchdoctor.schema import LaunchTiming
+from torchdoctor.schema import Fingerprint, LaunchTiming
 from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, Pair, compare_losses
 
 NAN = math.nan
@@ -111,8 +111,8 @@ def test_losses_that_stop_being_finite(end: float | None) -> None:
 
 
 def test_other_samples_and_too_few_losses_show_nothing() -> None:
-    one = launch(curve(0), fingerprints=["a", "b"])
-    other = launch(curve(0), fingerprints=["a", "c"])
+    one = launch(curve(0), fingerprints=[Fingerprint(input="a"), Fingerprint(input="b")])
+    other = launch(curve(0), fingerprints=[Fingerprint(input="a"), Fingerprint(input="c")])
     unlike = compare_losses([(one, other)] * 3)
     assert (unlike.verdict, unlike.comparison) == ("shows-nothing", None)
     assert compare_losses([(one, one)] * 3).comparison is not None

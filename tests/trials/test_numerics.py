@@ -8,6 +8,7 @@ from training_runs import losses
 
 from torchdoctor.schema import (
     Environment,
+    Fingerprint,
     Flags,
     LaunchTiming,
     ModelFacts,
@@ -21,7 +22,8 @@ from torchdoctor.trials.samples import Preparation
 
 pytestmark = pytest.mark.slow
 KINDS = ("mlp", "cnn", "lm")
-SAME_DATA = [f"x{n}:y{n % 10}" for n in range(64)]
+SAME_DATA = [Fingerprint(input=f"x{n}", label=f"y{n % 10}") for n in range(64)]
+OTHER_INPUTS = [replace(f, input=f"z{f.input}") for f in SAME_DATA]
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +155,7 @@ def test_augmentation_seeded_otherwise_is_seed_noise_and_said():
     augmented = [launch(losses("cnn", augment=a), SAME_DATA) for a in (1, 1)]
     seeds = [launch(losses("cnn", augment=a, seed=a)) for a in (2, 3)]
     reference = Untouched(baselines=augmented, seeds=seeds, warmup_steps=10)
-    trial = launch(losses("cnn", augment=9), [f.replace("x", "z") for f in SAME_DATA])
+    trial = launch(losses("cnn", augment=9), OTHER_INPUTS)
     found = compare_training([trial], reference, "within rounding")
     assert found.classification == "within-seed-noise"
     assert found.why.values["data"]["fact"] == "inputs-differ"
@@ -164,7 +166,7 @@ def test_inputs_that_differ_in_workers_though_none_are_drawn_at_random_are_a_cha
     runs = [launch(losses("cnn", augment=1), SAME_DATA)] * 2
     seeds = [launch(losses("cnn", augment=1, seed=a)) for a in (2, 3)]
     reference = Untouched(baselines=runs, seeds=seeds, warmup_steps=10)
-    trial = launch(losses("cnn", augment=9), [f.replace("x", "z") for f in SAME_DATA])
+    trial = launch(losses("cnn", augment=9), OTHER_INPUTS)
     how = Preparation(draws_random=False, elsewhere=True)
     found = compare_training([trial], reference, "within rounding", how)
     assert found.classification == "changed" and found.harmful

@@ -7,7 +7,7 @@ import pytest
 from simulated_program import TYPICAL, Simulated, observed, says_why, seeds, try_all
 from told_facts import quoted, why
 
-from torchdoctor.schema import Candidate, FixSet, fact, message, within
+from torchdoctor.schema import Candidate, Fingerprint, FixSet, fact, message, within
 from torchdoctor.schema.errors import TorchdoctorError
 from torchdoctor.schema.trials import NOT_WORTH_ITS_TIME, OUT_OF_TIME
 from torchdoctor.trials.arms import FixFacts, Ladder
@@ -287,7 +287,7 @@ def test_a_faster_fix_that_changes_training_is_never_recommended():
 def test_a_fix_that_repeats_data_is_never_recommended_not_even_with_permission():
     def fingerprints(fixes, seed):
         numbers = [n // 2 for n in range(40)] if fixes and fixes[0][0] == "twice" else range(40)
-        return [f"x{n}:y{n}" for n in numbers]
+        return [Fingerprint(input=f"x{n}", label=f"y{n}") for n in numbers]
 
     program = Simulated(gains={"twice": 2.0}, losses=same, fingerprints=fingerprints)
     facts = {"twice": FixFacts(keeps_results="changes training")}

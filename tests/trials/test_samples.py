@@ -1,13 +1,19 @@
 import random
+from dataclasses import replace
 
 import pytest
 
-from torchdoctor.schema import fact
+from torchdoctor.schema import Fingerprint, fact
 from torchdoctor.trials.samples import Preparation, compare_samples
 
 
 def prints(numbers, inputs="x", labels=10):
-    return [f"{inputs}{n}:y{n % labels}" for n in numbers]
+    return [Fingerprint(input=f"{inputs}{n}", label=f"y{n % labels}") for n in numbers]
+
+
+def others(fingerprints):
+    """The same labels with inputs that were prepared in another way."""
+    return [replace(f, input=f"other {f.input}") for f in fingerprints]
 
 
 BASE = prints(random.Random(1).sample(range(10_000), 80))
@@ -39,14 +45,14 @@ def test_dropped_and_foreign_samples():
 
 
 def test_shuffled_labels_are_foreign_samples():
-    labels = [f.split(":")[1] for f in BASE]
+    labels = [f.label for f in BASE]
     random.Random(3).shuffle(labels)
-    wrong = [f"{f.split(':')[0]}:{y}" for f, y in zip(BASE, labels, strict=True)]
+    wrong = [replace(f, label=label) for f, label in zip(BASE, labels, strict=True)]
     assert compare_samples(wrong, [BASE]).state == "corrupt"
 
 
 def test_augmentation_seeded_otherwise_keeps_the_labels():
-    augmented = [f.replace("x", "other") for f in BASE]
+    augmented = others(BASE)
     found = compare_samples(augmented, [BASE])
     assert found.state == "labels-same"
     assert found.why == fact("inputs-differ")
@@ -63,7 +69,7 @@ def test_augmentation_seeded_otherwise_keeps_the_labels():
 def test_other_inputs_of_workers_are_augmentation_only_where_random_numbers_are_drawn(
     draws, state, why
 ):
-    other = [f.replace("x", "other") for f in BASE]
+    other = others(BASE)
     found = compare_samples(other, [BASE], how=Preparation(draws_random=draws, elsewhere=True))
     assert found.state == state
     assert found.why == fact(why)
@@ -71,7 +77,7 @@ def test_other_inputs_of_workers_are_augmentation_only_where_random_numbers_are_
 
 def test_inputs_of_a_fix_that_leaves_the_loader_alone_say_nothing_of_the_dataset():
     """Another rounding of the inputs is no state, though nothing is drawn."""
-    other = [f.replace("x", "other") for f in BASE]
+    other = others(BASE)
     assert compare_samples(other, [BASE], how=Preparation(draws_random=False)).state == (
         "labels-same"
     )
@@ -81,12 +87,12 @@ def test_equal_labels_that_say_nothing_do_not_excuse_other_inputs():
     one_class = prints(range(80), labels=1)
     other = prints(range(100, 180), labels=1)
     assert compare_samples(other, [one_class]).state == "corrupt"
-    none = [f"x{n}:-" for n in range(80)]
-    assert compare_samples([f"z{n}:-" for n in range(80)], [none]).state == "corrupt"
+    none = [Fingerprint(input=f"x{n}") for n in range(80)]
+    assert compare_samples(others(none), [none]).state == "corrupt"
 
 
 def test_one_input_under_all_labels_is_no_augmentation():
-    stuck = [f"x0:{f.split(':')[1]}" for f in BASE]
+    stuck = [replace(f, input="x0") for f in BASE]
     assert compare_samples(stuck, [BASE]).state == "corrupt"
 
 

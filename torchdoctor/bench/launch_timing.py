@@ -14,7 +14,7 @@ from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.observe.events import Events, read_channel, read_decisions, read_losses
 from torchdoctor.observe.steps import count_samples
 from torchdoctor.probe import step_log
-from torchdoctor.schema import Block, Boundary, LaunchTiming, ProcessFacts
+from torchdoctor.schema import Block, Boundary, Fingerprint, LaunchTiming, LoaderFacts, ProcessFacts
 
 Rows = NDArray[np.int64]
 
@@ -173,11 +173,17 @@ def _losses(channel: Path, number: int) -> list[float | None]:
     return [None if math.isinf(value) and value > 0 else float(value) for value in values]
 
 
-def _fingerprints(fact: ProcessFacts, boundary: Boundary) -> list[str]:
+def _of_loader(loader: LoaderFacts) -> list[Fingerprint]:
+    # A process that was written down while another thread of it took a batch may lack a label.
+    hashes = zip(loader.input_hashes, loader.label_hashes, strict=False)
+    return [Fingerprint(input=hashed, label=label) for hashed, label in hashes]
+
+
+def _fingerprints(fact: ProcessFacts, boundary: Boundary) -> list[Fingerprint]:
     for loader in fact.loaders:
         if boundary.kind == "loader" and loader.ident == boundary.ident:
-            return list(loader.sample_fingerprints)
+            return _of_loader(loader)
     return next(
-        (list(loader.sample_fingerprints) for loader in fact.loaders if loader.sample_fingerprints),
+        (_of_loader(loader) for loader in fact.loaders if loader.input_hashes),
         [],
     )

@@ -17,12 +17,19 @@ the program waits for no input in between.
 A server that answers a request as it comes, and decoding of one token after the other.
 """
 
-import re
+from typing import Any
 
 from torchdoctor.queries.lookup import data_wait_share, phase_share, training_models
-from torchdoctor.schema import CheckSpec, Recording, Symptom, Symptoms, fact, process
+from torchdoctor.schema import (
+    CheckSpec,
+    Recording,
+    Symptom,
+    Symptoms,
+    TensorFacts,
+    fact,
+    process,
+)
 
-_ONE = re.compile(r"1(x\d+)+ ")
 _FEWEST_CALLS = 20
 _GROWING = 0.1  # of the calls: these decode
 _MOST_WAIT = 0.1  # of the step, for an input
@@ -35,7 +42,7 @@ def _examine(recording: Recording) -> Symptoms:
     if share is None or share < CHECK.threshold:
         return
     for model in training_models(recording):
-        single = bool(model.input_shapes) and all(map(_ONE.match, model.input_shapes))
+        single = bool(model.input_tensors) and all(map(_is_single, model.input_tensors))
         decodes = model.grown_calls > _GROWING * model.forwards
         if single and not decodes and model.forwards >= _FEWEST_CALLS:
             yield Symptom(
@@ -45,12 +52,21 @@ def _examine(recording: Recording) -> Symptoms:
             )
 
 
+def _is_single(call: list[TensorFacts]) -> bool:
+    """Return True if a call's first tensor is a batch of one."""
+    return bool(call) and len(call[0].sizes) > 1 and call[0].sizes[0] == 1
+
+
+def _images(number: int) -> dict[str, Any]:
+    return {"sizes": [number, 3, 64, 64], "dtype": "float32"}
+
+
 _STEPS = {
     "boundary": {"kind": "forward", "learned_by": "forward"},
     "mean_s": 0.01,
     "forward_s": 0.009,
 }
-_MODEL = {"ident": 0, "forwards": 90, "input_shapes": ["1x3x64x64 float32"]}
+_MODEL = {"ident": 0, "forwards": 90, "input_tensors": [[_images(1)]]}
 CHECK = CheckSpec(
     branch="cpu",
     threshold=0.5,
@@ -63,7 +79,7 @@ CHECK = CheckSpec(
     examine=_examine,
     fires=[{"steps": _STEPS, **process(models=[_MODEL])}],
     quiet=[
-        {"steps": _STEPS, **process(models=[{**_MODEL, "input_shapes": ["8x3x64x64 float32"]}])},
+        {"steps": _STEPS, **process(models=[{**_MODEL, "input_tensors": [[_images(8)]]}])},
         {"steps": _STEPS, **process(models=[{**_MODEL, "grown_calls": 80}])},
         {"steps": {**_STEPS, "forward_s": 0.001}, **process(models=[_MODEL])},
         {"steps": {**_STEPS, "data_wait_s": 0.004}, **process(models=[_MODEL])},

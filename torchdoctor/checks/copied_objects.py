@@ -44,7 +44,8 @@ _ROW: dict[str, Any] = {
     "phase": "after_step",
     "count": 30,
     "text": "kept = copy.deepcopy(batch)",
-    "leaf": "python3.11/copy.py _deepcopy_dict",
+    "leaf_file": "python3.11/copy.py",
+    "leaf_function": "_deepcopy_dict",
 }
 _LOOP = {
     "location": {"file": "/w/train.py", "line": 40, "function": "main"},
@@ -64,6 +65,16 @@ CHECK = CheckSpec(
     fires=[process(stacks=[_ROW, _LOOP])],
     quiet=[
         process(stacks=[{**_ROW, "count": 2}, _LOOP]),
-        process(stacks=[{**_ROW, "text": "kept = batch", "leaf": "train.py remember"}, _LOOP]),
+        process(
+            stacks=[
+                {
+                    **_ROW,
+                    "text": "kept = batch",
+                    "leaf_file": "train.py",
+                    "leaf_function": "remember",
+                },
+                _LOOP,
+            ]
+        ),
     ],
 )

@@ -18,7 +18,7 @@ def _examine(recording: Recording) -> Symptoms:
     models = [m for m in training_models(recording) if m.conv2d > 0 and m.device.startswith("cuda")]
     if not models or recording.main.flags.cudnn_benchmark is not False:
         return
-    if all(len(m.input_shapes) <= CHECK.threshold for m in models):
+    if all(len(m.input_tensors) <= CHECK.threshold for m in models):
         yield Symptom(evidence=fact("off"), severity="advice")
 
 

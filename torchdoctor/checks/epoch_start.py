@@ -53,7 +53,8 @@ _ROW = {
     "location": {"file": "/w/train.py", "line": 12, "function": "main"},
     "phase": "loader",
     "count": 30,
-    "leaf": "utils/data/sampler.py __iter__",
+    "leaf_file": "utils/data/sampler.py",
+    "leaf_function": "__iter__",
     "text": "for x, y in loader:",
 }
 CHECK = CheckSpec(

@@ -90,8 +90,14 @@ def _of_object(grown: GrownObject) -> Evidence:
     last = grown.last
     if grown.kind != HOOKS:
         return fact("object", name=grown.name, kind=grown.kind, each=each, last=last)
-    method, _, model = grown.name.partition(" of ")
-    return fact("hooks", location=grown.location, method=method, model=model, each=each, last=last)
+    return fact(
+        "hooks",
+        location=grown.location,
+        method=grown.name,
+        model=grown.model or "the model",
+        each=each,
+        last=last,
+    )
 
 
 _GROWTH = {
@@ -103,8 +109,9 @@ _GROWTH = {
 _OBJECT = {"name": "metric.scores", "kind": "Tensor", "first": 512, "last": 9000, "per_step": 512.0}
 _HOOKS = {
     **_OBJECT,
-    "name": "register_forward_hook of Sequential",
+    "name": "register_forward_hook",
     "kind": "hooks",
+    "model": "Sequential",
     "location": {"file": "/w/train.py", "line": 20},
     "per_step": 2.0,
 }

@@ -52,20 +52,37 @@ def _where(top: StackSample | None) -> Evidence:
     if top is None:
         return fact("in-loop")
     if _WAITS.search(top.leaf):
-        return fact("waits", location=top.location, leaf=top.leaf)
+        return fact(
+            "waits",
+            location=top.location,
+            leaf_file=top.leaf_file,
+            leaf_function=top.leaf_function,
+        )
     function = top.location.function
     named = function if function and function != "<module>" else None
-    return fact("in-loop-at", location=top.location, function=named, leaf=top.leaf)
+    return fact(
+        "in-loop-at",
+        location=top.location,
+        function=named,
+        leaf_file=top.leaf_file,
+        leaf_function=top.leaf_function,
+    )
 
 
 _STACK = {
     "location": {"file": "/w/train.py", "line": 12, "function": "get_batch"},
     "phase": "after_step",
     "count": 90,
-    "leaf": "numpy/core/memmap.py __getitem__",
+    "leaf_file": "numpy/core/memmap.py",
+    "leaf_function": "__getitem__",
 }
-_LOSS_READ = {**_STACK, "leaf": "w/train.py get_batch", "text": "total += loss.item()"}
-_CLEARED = {**_STACK, "leaf": "torch/optim/optimizer.py zero_grad"}
+_LOSS_READ = {
+    **_STACK,
+    "leaf_file": "w/train.py",
+    "leaf_function": "get_batch",
+    "text": "total += loss.item()",
+}
+_CLEARED = {**_STACK, "leaf_file": "torch/optim/optimizer.py", "leaf_function": "zero_grad"}
 _STEPS = {"boundary": {"kind": "optimizer"}, "before_forward_s": 0.006, "other_s": 0.007}
 CHECK = CheckSpec(
     branch="data_loader",
@@ -75,8 +92,10 @@ CHECK = CheckSpec(
     sentences={
         "in-loop": "Batches are prepared in the loop itself, one after the other with the model.",
         "in-loop-at": "Batches are prepared in the loop itself, one after the other with the "
-        "model: most often [in {function} ]at {location:place} ({leaf}).",
-        "waits": "The loop waits at {location:place} for another thread or process ({leaf}).",
+        "model: most often [in {function} ]at {location:place} ({leaf_file} "
+        "{leaf_function}).",
+        "waits": "The loop waits at {location:place} for another thread or process ({leaf_file} "
+        "{leaf_function}).",
         "on-host": "{share:.0%} of {each_step} passes on the host between the end of a step and "
         "the next forward, with no DataLoader at work.",
     },

@@ -55,7 +55,8 @@ _ROW = {
     "count": 40,
     "loops": 1,
     "text": "total = total + w[i] * x[i].sum()",
-    "leaf": "w/train.py penalty",
+    "leaf_file": "w/train.py",
+    "leaf_function": "penalty",
 }
 _LOOP = {
     "location": {"file": "/w/train.py", "line": 40, "function": "main"},
@@ -80,12 +81,22 @@ CHECK = CheckSpec(
         {
             **_CPU,
             **trace(python_s=0.03, small_operator_s=0.04, operator_calls_per_step=900.0),
-            **process(stacks=[{**_ROW, "leaf": "torch/nn/functional.py relu"}, _LOOP]),
+            **process(
+                stacks=[
+                    {**_ROW, "leaf_file": "torch/nn/functional.py", "leaf_function": "relu"},
+                    _LOOP,
+                ]
+            ),
         },
     ],
     quiet=[
         process(stacks=[{**_ROW, "loops": 0}, _LOOP]),
-        process(stacks=[{**_ROW, "leaf": "torch/nn/functional.py linear"}, _LOOP]),
+        process(
+            stacks=[
+                {**_ROW, "leaf_file": "torch/nn/functional.py", "leaf_function": "linear"},
+                _LOOP,
+            ]
+        ),
         process(stacks=[{**_ROW, "count": 3}, _LOOP]),
         process(stacks=[{**_ROW, "location": _LOOP["location"], "loops": 2}, _LOOP]),
         {  # the loop over requests

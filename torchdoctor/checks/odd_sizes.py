@@ -14,6 +14,8 @@ saving must be at least 1 % of the step. If nothing could be timed, the sizes of
 The number of classes of a small head: its product takes no time.
 """
 
+from dataclasses import asdict
+
 from torchdoctor.queries.arithmetic import PaddingGain, padding_gains
 from torchdoctor.queries.hardware import compute_capability
 from torchdoctor.queries.lookup import training_models
@@ -38,11 +40,11 @@ def _examine(recording: Recording) -> Symptoms:
         shares = [gain.step_share for gain in worthwhile if gain.step_share is not None]
         yield Symptom(
             share=min(sum(shares), 1.0) if shares else None,
-            evidence=[_padded(gain) for gain in worthwhile],
+            evidence=[padded(gain) for gain in worthwhile],
             severity="advice",
         )
     elif not gains and (models := _with_odd_sizes(recording)):  # not timed, but likely
-        layers = [layer for model in models for layer in model.odd_sizes]
+        layers = [asdict(layer) for model in models for layer in model.uneven_linears]
         yield Symptom(
             evidence=fact("no-multiples", layers=layers[:_NAMED]),
             location=models[0].location,
@@ -50,12 +52,13 @@ def _examine(recording: Recording) -> Symptoms:
         )
 
 
-def _padded(gain: PaddingGain) -> Evidence:
+def padded(gain: PaddingGain) -> Evidence:
+    """Return the figures of a product that was timed padded."""
     product = gain.product
     speedup = gain.speedup
     return fact(
         "padded",
-        padded=product.padded,
+        padded_sizes=[asdict(size) for size in product.padded_sizes],
         gain=speedup.estimate,
         low=speedup.low,
         high=speedup.high,
@@ -67,7 +70,7 @@ def _padded(gain: PaddingGain) -> Evidence:
 
 def _with_odd_sizes(recording: Recording) -> list[ModelFacts]:
     """Return the models with large uneven layers, if tensor cores are in use."""
-    models = [model for model in training_models(recording) if model.odd_sizes]
+    models = [model for model in training_models(recording) if model.uneven_linears]
     if not recording.has_gpu or (compute_capability(recording) or (0, 0)) < (7, 0):
         return []
     low = any(m.autocast_forwards or set(m.dtypes) & {"bfloat16", "float16"} for m in models)
@@ -80,12 +83,12 @@ MODEL = {
     "forwards": 60,
     "device": "cuda:0",
     "dtypes": ["bfloat16"],
-    "odd_sizes": ["head: Linear 768 -> 50257"],
+    "uneven_linears": [{"name": "head", "inputs": 768, "outputs": 50257}],
 }
 PADDED = {
     "operator": "aten::mm",
     "sizes": "[512, 128], [128, 1001]",
-    "padded": ["columns 1001 -> 1008"],
+    "padded_sizes": [{"dimension": "columns", "size": 1001, "padded": 1008}],
     "precision": "float32",
     "device": "cpu",
     "calls_per_step": 3.0,
@@ -99,9 +102,11 @@ CHECK = CheckSpec(
     unit="elements, of which sizes are to be multiples",
     source="NVIDIA, Matrix Multiplication Background: multiples of 16 bytes (8 halves)",
     sentences={
-        "padded": "{padded:list}: {gain:.2f}x ({low:.2f}-{high:.2f}) measured alone, {operator} "
-        "of {sizes} in {precision}.",
-        "no-multiples": "No multiples of 8: {layers:list|; }.",
+        "padded": "{padded_sizes:each padded-size}: {gain:.2f}x ({low:.2f}-{high:.2f}) measured "
+        "alone, {operator} of {sizes} in {precision}.",
+        "padded-size": "{dimension} {size} -> {padded}",
+        "no-multiples": "No multiples of 8: {layers:each layer|; }.",
+        "layer": "{name}: Linear {inputs} -> {outputs}",
     },
     examine=_examine,
     fires=[{**ON_A100, **process(models=[MODEL])}, process(padded_products=[PADDED])],
@@ -110,6 +115,6 @@ CHECK = CheckSpec(
         {**ON_A100, **process(models=[MODEL], padded_products=[NO_GAIN])},
         process(padded_products=[{**PADDED, "alone_s": 1e-6}]),
         process(models=[{**MODEL, "device": "cpu"}]),
-        {**ON_A100, **process(models=[{**MODEL, "odd_sizes": []}])},
+        {**ON_A100, **process(models=[{**MODEL, "uneven_linears": []}])},
     ],
 )

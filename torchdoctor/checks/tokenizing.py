@@ -65,15 +65,21 @@ _SLOW_ROW = {
     "location": _LINE,
     "phase": "before_forward",
     "count": 30,
-    "leaf": "models/bert/tokenization_bert_legacy.py tokenize",
+    "leaf_file": "models/bert/tokenization_bert_legacy.py",
+    "leaf_function": "tokenize",
     "text": "batch = tokenizer(texts, return_tensors='pt')",
 }
-_FAST_ROW = {**_SLOW_ROW, "leaf": "transformers/tokenization_utils_tokenizers.py _encode_plus"}
+_FAST_ROW = {
+    **_SLOW_ROW,
+    "leaf_file": "transformers/tokenization_utils_tokenizers.py",
+    "leaf_function": "_encode_plus",
+}
 _MODEL_ROW = {
     "location": {**_LINE, "line": 13},
     "phase": "forward",
     "count": 70,
-    "leaf": "nn/modules/linear.py forward",
+    "leaf_file": "nn/modules/linear.py",
+    "leaf_function": "forward",
     "text": "model(**batch)",
 }
 _OFF_FLAG = {"environment": {"TOKENIZERS_PARALLELISM": "false"}}

@@ -60,7 +60,7 @@ def _examine(recording: Recording) -> Symptoms:
 
 def _waits_in_torch(row: StackSample) -> bool:
     # What is written in C has no frame: the line itself is the innermost.
-    return "torch/" in row.leaf or row.location.file.endswith(row.leaf.split(" ")[0])
+    return "torch/" in row.leaf_file or row.location.file.endswith(row.leaf_file)
 
 
 def _named(ranked: list[Place]) -> list[dict[str, Any]]:
@@ -83,11 +83,17 @@ _ROW: dict[str, Any] = {
     "location": {"file": "/w/train.py", "line": 12, "function": "accuracy"},
     "phase": "after_step",
     "count": 30,
-    "leaf": "w/train.py accuracy",
+    "leaf_file": "w/train.py",
+    "leaf_function": "accuracy",
     "text": "hits += arg == t.item()",
 }
 _UPDATE = {**_ROW, "phase": "after_backward", "text": "p -= 0.01 * g"}
-_TRANSFORM = {**_ROW, "phase": "other", "leaf": "torch/_functorch/apis.py wrapper"}
+_TRANSFORM = {
+    **_ROW,
+    "phase": "other",
+    "leaf_file": "torch/_functorch/apis.py",
+    "leaf_function": "wrapper",
+}
 
 
 def _sampled(row: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +118,7 @@ CHECK = CheckSpec(
     examine=_examine,
     fires=[_sampled(_ROW), _sampled(_UPDATE)],
     quiet=[
-        _sampled({**_ROW, "leaf": "lib/python3.11/threading.py join"}),
+        _sampled({**_ROW, "leaf_file": "lib/python3.11/threading.py", "leaf_function": "join"}),
         _sampled(_TRANSFORM),
         _sampled({**_ROW, "phase": "other", "text": "loss = f(x)"}),
     ],

@@ -1,6 +1,5 @@
 """What a fix asks to change around the model: its call in training, and before the loop."""
 
-import re
 from collections.abc import Sequence
 
 from torchdoctor.edits import (
@@ -13,12 +12,18 @@ from torchdoctor.edits import (
     WithEdit,
 )
 from torchdoctor.queries.lookup import training_models
-from torchdoctor.schema import DoubleCall, Location, ModelFacts, Recording, TrainingPass
+from torchdoctor.schema import (
+    DoubleCall,
+    Location,
+    ModelFacts,
+    Recording,
+    TensorFacts,
+    TrainingPass,
+)
 
 _SCALER = "gradient_scaler"
 _MOST_CALLS = 16  # that the probe keeps
-_PIXEL = re.compile(r"\d+x\d+x1x1 float")
-_IMAGES = re.compile(r"\d+x\d+x\d+x\d+ (float|bfloat)")  # of a call's first tensor
+_OF_IMAGES = 4  # dimensions
 
 
 def _trained(recording: Recording) -> list[ModelFacts]:
@@ -115,17 +120,22 @@ def in_single_precision(calls: Sequence[DoubleCall]) -> list[Edit]:
     ]
 
 
+def _are_images(tensor: TensorFacts | None) -> bool:
+    return tensor is not None and tensor.is_floating and len(tensor.sizes) == _OF_IMAGES
+
+
 def on_images(recording: Recording, method: str) -> list[Edit]:
     """Return edits that chain a method to models' images, but to those of one pixel (noise)."""
     edits: list[Edit] = []
     for model in _trained(recording):
         call = model.call
-        if call is None or not model.input_shapes:
+        if call is None or not model.input_tensors:
             return []
-        if all(_PIXEL.match(shapes) for shapes in model.input_shapes):
+        first = [tensors[0] if tensors else None for tensors in model.input_tensors]
+        if not all(map(_are_images, first)):
+            return []
+        if all(tensor.sizes[2:] == [1, 1] for tensor in first if tensor is not None):
             continue
-        if not all(_IMAGES.match(shapes) for shapes in model.input_shapes):
-            return []
         place = call.location
         edits.append(InputEdit(file=place.file, line=place.line, callee=call.name, method=method))
     return edits

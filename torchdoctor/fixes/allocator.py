@@ -33,6 +33,7 @@ _FOLDERS = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib", "lo
 _CUDA = "PYTORCH_CUDA_ALLOC_CONF"
 _UNCACHED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 _GROWING = "expandable_segments:True"
+_PRELOADED = "LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2 python train.py"
 
 
 def refuses(recording: Recording) -> Evidence | None:
@@ -101,10 +102,10 @@ def instruction(settings: Settings, recording: Recording) -> str:
 def advice(recording: Recording) -> str:
     traced = recording.trace
     if traced is None or not traced.has_device:
-        return FIX.permanent_form.splitlines()[0]
+        return _PRELOADED
     if traced.uncached_per_step:
         return f"unset {' '.join(_UNCACHED)}\n# then start the program as before"
-    return FIX.permanent_form.splitlines()[1]
+    return f"{_CUDA}={_GROWING} python train.py"
 
 
 FIX = FixSpec(

@@ -42,9 +42,9 @@ def refuses(recording: Recording) -> Evidence | None:
     convolving = recording.trace is not None and convolves(recording.trace)
     if not any(m.conv2d for m in models) and not convolving:
         return fact("no-convolutions")
-    varying = [m for m in models if m.conv2d and len(m.input_shapes) > _MOST_SHAPES]
+    varying = [m for m in models if m.conv2d and len(m.input_tensors) > _MOST_SHAPES]
     if varying:
-        return fact("shapes-vary", shapes=len(varying[0].input_shapes))
+        return fact("shapes-vary", shapes=len(varying[0].input_tensors))
     return None
 
 

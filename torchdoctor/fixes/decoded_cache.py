@@ -36,7 +36,6 @@ nothing: cache before it. Within the first epoch no gain shows: there the fix is
 """
 
 import math
-import re
 import weakref
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,6 @@ from torchdoctor.schema import (
 from torchdoctor.schema.figures import memory
 
 _MOST_OF_MEMORY = 0.25
-_SHAPE = re.compile(r"^(\d+(?:x\d+)*) ([a-z]+)(\d*)")
 
 
 def refuses(recording: Recording) -> Evidence | None:
@@ -99,15 +97,14 @@ def by_hand(recording: Recording) -> bool:
 
 
 def _needed_bytes(loader: LoaderFacts) -> float | None:
-    """Return the bytes of all samples, by the shape of a batch ("32x3x64x64 float32, 32 int64")."""
-    if not loader.batch_shapes or not loader.dataset_length or not loader.batch_size:
+    """Return the bytes of all samples, by the tensors of a batch; None: they are not known."""
+    if not loader.batch_tensors or not loader.dataset_length or not loader.batch_size:
         return None
-    parts = [_SHAPE.match(part) for part in loader.batch_shapes[0].split(", ")]
-    if None in parts:
+    parts = [tensor.total_bytes for tensor in loader.batch_tensors[0]]
+    known_bytes = [part for part in parts if part is not None]
+    if len(known_bytes) < len(parts):
         return None
-    sizes = [(map(int, part[1].split("x")), int(part[3] or 8)) for part in parts if part]
-    batch = sum(math.prod(shape) * max(bits // 8, 1) for shape, bits in sizes)
-    return batch / loader.batch_size * loader.dataset_length
+    return sum(known_bytes) / loader.batch_size * loader.dataset_length
 
 
 def _limit_bytes(recording: Recording) -> int | None:

@@ -38,6 +38,10 @@ from torchdoctor.schema import (
     trace,
 )
 
+_EVAL = (
+    "model.eval()                    # It changes results: dropout ends, batch norm is as learned"
+)
+
 
 def refuses(recording: Recording) -> Evidence | None:
     traced = recording.trace
@@ -78,8 +82,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: Settings, recording: Recording) -> str:
     # Whether a run's calls build graphs is known, and a finding of its own.
-    form = FIX.permanent_form
-    return form.split("\n")[0] if recording.infers else form
+    return _EVAL if recording.infers else FIX.permanent_form
 
 
 _INFERS = {"steps": {"boundary": {"kind": "forward", "learned_by": "forward"}}}

@@ -53,6 +53,13 @@ _IOWAIT = 0.2
 _ALMOST = 0.85  # of the workers that would keep up with the model
 _STARTED_AGAIN = 0.03  # share of the step
 _MOST_SETTINGS = 4
+_SHARDED = """\
+# More than one would each yield every sample of an IterableDataset, unless it shares them out:
+def __iter__(self):
+    worker = torch.utils.data.get_worker_info()
+    first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+    for row in itertools.islice(self.rows(), first, None, step):  # cheap to step over
+        yield self.prepare(row)"""
 
 
 def refuses(recording: Recording) -> Evidence | None:
@@ -64,7 +71,7 @@ def refuses(recording: Recording) -> Evidence | None:
         does_not = loader.shards_by_worker is False
         ident = "does-not-shard" if does_not else "not-seen-to-shard"
         return fact(ident, dataset=loader.dataset_cls or "The dataset")
-    if any("cuda" in shape for shape in loader.batch_shapes):
+    if lookup.batches_on_device(loader):
         return fact("batches-on-gpu")
     return None if _started_again(recording) else hardly_waits(recording)
 
@@ -206,7 +213,7 @@ def advice(recording: Recording) -> str:
 def instruction(settings: Settings, recording: Recording) -> str:
     call = loader_call(recording, num_workers=settings["num_workers"])
     if not _shards(lookup.training_loaders(recording)[0]):
-        return call + "\n" + FIX.permanent_form.partition("\n\n")[2]
+        return f"{call}\n{_SHARDED}"
     if settings["num_workers"]:
         return call
     of_workers = "persistent_workers, prefetch_factor, timeout and multiprocessing_context"

@@ -24,6 +24,8 @@ differ. Unused classes of a vocabulary have to stay unused (mask their logits).
   https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
 """
 
+from dataclasses import replace
+
 from torchdoctor.checks import odd_sizes, sizes_not_multiples
 from torchdoctor.queries.arithmetic import padding_gains
 from torchdoctor.queries.hardware import compute_capability
@@ -37,7 +39,7 @@ _NAMED = 3
 def refuses(recording: Recording) -> Evidence | None:
     timed = padding_gains(recording)
     if timed and not any(product.worthwhile for product in timed):
-        return fact("padding-gains-too-little", product=timed[0].text)
+        return replace(odd_sizes.padded(timed[0]), fact="padding-gains-too-little")
     if timed:
         return None
     if not recording.has_gpu:
@@ -53,10 +55,10 @@ def instruction(settings: Settings, recording: Recording) -> str:
     if not recording.has_gpu:
         return "\n".join(lines)
     for model in training_models(recording):
-        for layer in model.odd_sizes:
-            name, _, sizes = layer.partition(": Linear ")
-            padded = [str(tile * -(-int(n) // tile)) for n in sizes.split(" -> ")]
-            lines.append(f"{name}: Linear {sizes}  to  {' -> '.join(padded)}")
+        for layer in model.uneven_linears:
+            inputs, outputs = (tile * -(-size // tile) for size in (layer.inputs, layer.outputs))
+            sizes = f"{layer.inputs} -> {layer.outputs}  to  {inputs} -> {outputs}"
+            lines.append(f"{layer.name}: Linear {sizes}")
     return "\n".join(lines)
 
 
@@ -98,7 +100,9 @@ FIX = FixSpec(
     refuses=refuses,
     sentences={
         "padding-gains-too-little": "Padded, the program's own products gain too little: "
-        "{product}.",
+        "{padded_sizes:each padded-size}: {gain:.2f}x ({low:.2f} to {high:.2f}) measured alone, "
+        "{operator} of {sizes} in {precision}.",
+        "padded-size": "{dimension} {size} -> {padded}",
         "model-on-cpu": "The model is on the CPU, which has no tiles to fill.",
         "no-odd-sizes": "No large layer has a size that tensor cores are slow with.",
     },
@@ -114,7 +118,7 @@ FIX = FixSpec(
     ],
     refusals=[
         (process(models=[{**_MODEL, "device": "cpu"}]), "model-on-cpu"),
-        (process(models=[{**_MODEL, "odd_sizes": []}]), "no-odd-sizes"),
+        (process(models=[{**_MODEL, "uneven_linears": []}]), "no-odd-sizes"),
         (
             process(models=[_MODEL], padded_products=[odd_sizes.NO_GAIN]),
             "padding-gains-too-little",

@@ -28,7 +28,7 @@ from typing import Any
 
 from torchdoctor.edits import Edit, NonBlockingEdit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, trainer_call
-from torchdoctor.queries.lookup import loader_target, training_loaders
+from torchdoctor.queries.lookup import batches_on_device, loader_target, training_loaders
 from torchdoctor.queries.touched import pinned_copies
 from torchdoctor.schema import (
     Evidence,
@@ -50,7 +50,7 @@ def refuses(recording: Recording) -> Evidence | None:
     loaders = training_loaders(recording)
     if not loaders:
         return fact("no-loader")
-    if any("cuda" in shape for shape in loaders[0].batch_shapes):
+    if batches_on_device(loaders[0]):
         return fact("batches-on-gpu")
     steps = recording.steps
     trace = recording.trace

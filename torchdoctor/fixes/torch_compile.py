@@ -104,7 +104,7 @@ def suits(trace: TraceStatistics) -> bool:
 def settings(recording: Recording) -> list[Settings]:
     """Return the default mode, and what the model, its inputs and the device give reason for."""
     models = training_models(recording)
-    varies = any(len(model.input_shapes) >= _MANY_SIZES for model in models)
+    varies = any(len(model.input_tensors) >= _MANY_SIZES for model in models)
     block = max((m for m in models), key=lambda m: m.repeated_blocks, default=None)
     variants: list[Settings] = [{"mode": "default"}]
     if varies:

@@ -87,6 +87,14 @@ class Command:
         }
 
 
+@dataclass(frozen=True)
+class Limit:
+    """A folder that has no layer, and why."""
+
+    path: str
+    reason: str
+
+
 @dataclass(kw_only=True)
 class Started:
     """A command that was started: its process and what its entry program says."""
@@ -99,7 +107,7 @@ class Started:
     exit_code: int | None = None  # negative for a signal
     failure: str | None = None
     exec_errno: int | None = None
-    limits: list[str] = field(default_factory=list)
+    limits: list[Limit] = field(default_factory=list)
     landlock: int | None = None  # its version, where it keeps the program from writing
     memory: Room | None = None  # of the layers in memory, at its end
     _unread: bytes = b""
@@ -127,7 +135,7 @@ class Started:
         elif kind == "exit":
             self.exit_code = os.waitstatus_to_exitcode(event["status"])
         elif kind == "limited":
-            self.limits.append(f"{event['path']}: {event['reason']}")
+            self.limits.append(Limit(path=event["path"], reason=event["reason"]))
         elif kind == "landlock":
             self.landlock = event["version"]
         elif kind == "memory":
@@ -483,9 +491,8 @@ def trial(sandbox: Sandbox, workload: Workload | None) -> Evidence | None:
         return fact("trial-saw-others")
     # Folders without a layer that the user could write to outside.
     for limit in started.limits:
-        path, _, reason = limit.partition(": ")
-        if os.access(path, os.W_OK):
-            sandbox.uncovered.append(fact("not-writable", path=path, reason=reason))
+        if os.access(limit.path, os.W_OK):
+            sandbox.uncovered.append(fact("not-writable", path=limit.path, reason=limit.reason))
     if started.landlock is not None and started.landlock < _TRUNCATE_SINCE:
         sandbox.uncovered.append(fact("truncate-not-kept-away", version=started.landlock))
     return None

@@ -29,11 +29,10 @@ def _with_place(model: ModelFacts) -> ModelFacts:
 
 
 def _row_lengths(model: ModelFacts) -> set[int]:
-    """Return the lengths of the rows of tokens that a model got: "16x256 int64" has 256."""
-    lengths = set()
-    for shapes in model.input_shapes:
-        for shape in shapes.split(", "):
-            sizes, _, kind = shape.partition(" ")
-            if "x" in sizes and kind.startswith("int"):
-                lengths.add(int(sizes.split("x")[1]))
-    return lengths
+    """Return the lengths of the rows of tokens that a model got."""
+    return {
+        tensor.sizes[1]
+        for call in model.input_tensors
+        for tensor in call
+        if tensor.is_whole and len(tensor.sizes) > 1
+    }

@@ -169,7 +169,7 @@ class Stacks:
         short = "/".join(leaf.co_filename.replace(os.sep, "/").split("/")[-3:])
         lines = session.forward_lines
         behind = any(f.f_lineno > lines.get(f.f_code, sys.maxsize) for f in frames if f.f_lineno)
-        row = (where, phase, "%s %s" % (short, leaf.co_name), behind)
+        row = (where, phase, (short, leaf.co_name), behind)
         if self._growth is not None and phase in (*_BETWEEN, _BEHIND):
             # The loss is recorded there, and a metric in Python that follows it is no part of it.
             self._growth.ask(row, mark, since_sample=phase == _BEHIND)
@@ -192,7 +192,8 @@ class Stacks:
         for row, count in self._counts.copy().most_common(_MOST_ROWS):
             (where, phase, leaf, behind), records_graph = row
             location = places.of_line(*where)
-            rows.append({"location": location, "phase": phase, "count": count, "leaf": leaf})
+            rows.append({"location": location, "phase": phase, "count": count})
+            rows[-1].update(leaf_file=leaf[0], leaf_function=leaf[1])
             rows[-1].update(text=places.text_at(location), records_graph=records_graph)
             rows[-1].update(behind_forward=behind, loops=loops_around(location))
         return {"stacks": rows}

@@ -55,8 +55,8 @@ def half_location(recording: Recording) -> Location | None:
 def double_leaves(recording: Recording) -> tuple[bool, ...]:
     """Return for each tensor of a training batch if it is float64; () where that is not known."""
     loaders = training_loaders(recording)
-    shapes = loaders[0].batch_shapes if loaders else []
-    kinds = {tuple(leaf.endswith(" float64") for leaf in batch.split(", ")) for batch in shapes}
+    batches = loaders[0].batch_tensors if loaders else []
+    kinds = {tuple(tensor.dtype == "float64" for tensor in batch) for batch in batches}
     if len(kinds) != 1:
         return ()
     leaves = kinds.pop()
@@ -82,8 +82,9 @@ class PaddingGain:
         """Such as "columns 50257 -> 50304: 1.31x (1.25 to 1.38) measured alone, aten::mm of ..."""
         product = self.product
         gain = self.speedup
+        padded = [f"{size.dimension} {size.size} -> {size.padded}" for size in product.padded_sizes]
         return (
-            f"{', '.join(product.padded)}: {gain.estimate:.2f}x "
+            f"{', '.join(padded)}: {gain.estimate:.2f}x "
             f"({gain.low:.2f} to {gain.high:.2f}) measured alone, "
             f"{product.operator} of {product.sizes} in {product.precision}"
         )

@@ -37,6 +37,11 @@ _PRODUCT = re.compile(
 _TRANSPOSED = re.compile(r"conv.*transpose|^aten::_convolution$", re.IGNORECASE)
 
 
+def batches_on_device(loader: LoaderFacts) -> bool:
+    """Return True if a loader hands out tensors that lie on an accelerator already."""
+    return any(tensor.device != "cpu" for batch in loader.batch_tensors for tensor in batch)
+
+
 def training_loaders(recording: Recording) -> list[LoaderFacts]:
     """Return the loaders that feed the training: the main one, then others of its place."""
     loaders = recording.main.loaders

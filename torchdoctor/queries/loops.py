@@ -1,7 +1,6 @@
 """Loops of the user's own within a step, and what they hold of it. Pure."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from torchdoctor.queries.hot_calls import (
     LEARNING,
@@ -35,7 +34,7 @@ def inner_loops(recording: Recording) -> list[SampledCode]:
     rows = [row for row in rows if row.phase not in LEARNING]
     loops = []
     for loop in sampled_code(recording, by_function(rows)):
-        python = sampled_share(recording, [row for row in loop.rows if _is_python(row)])
+        python = sampled_share(recording, [row for row in loop.rows if row.in_own_line])
         if max(python, min(small, loop.share)) >= _PART * loop.share > 0:
             loops.append(loop)
     return loops
@@ -59,9 +58,3 @@ def _loops_of_calls(recording: Recording) -> dict[tuple[str, str], int]:
         if (row.location.file, row.location.line) in lines:
             base[function_of(row)] = max(base.get(function_of(row), 0), row.loops)
     return base
-
-
-def _is_python(row: StackSample) -> bool:
-    """Return True if the innermost frame is the line's own function: no library works there."""
-    line_frame = f"{Path(row.location.file).name} {row.location.function}"
-    return row.leaf.endswith(line_frame)

@@ -4,7 +4,6 @@ import re
 import sys
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from torchdoctor.queries.lookup import training_loaders, training_models
@@ -296,8 +295,7 @@ def _prepares(row: StackSample, on_gpu: bool) -> bool:
     """Return True if a sample of the gap before a forward shows a batch being prepared."""
     if any(mark in row.leaf for mark in _NO_PREPARATION):
         return False
-    own_frame = f"{Path(row.location.file).name} {row.location.function}"
-    if not row.leaf.endswith(own_frame) and not any(mark in row.leaf for mark in _WRAPPERS):
+    if not row.in_own_line and not any(mark in row.leaf for mark in _WRAPPERS):
         return True
     # On a GPU such a line waits for a copy; without one it does nothing, and its other calls count.
     return not (_NO_PREPARATION_LINE.search(row.text) or (on_gpu and _COPY_LINE.search(row.text)))

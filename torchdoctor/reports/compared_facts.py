@@ -17,6 +17,7 @@ from torchdoctor.schema.figures import (
     says_something,
     seconds,
     speedup,
+    time_and_unit,
 )
 
 _MOST, _MORE_THAN_ALL = 0.5, 1.05  # of the change
@@ -126,7 +127,7 @@ def _words(values: dict[str, Any]) -> dict[str, str | None]:
     """Return figures of the answer in words."""
     words: dict[str, str | None] = {"interval": _interval(values)}
     if "a_s" in values:
-        words["times"] = _from_to(seconds(values["a_s"]), seconds(values["b_s"]))
+        words["times"] = _from_to(values["a_s"], values["b_s"])
     if "ratio" in values:
         words["times_as"] = _times(values["ratio"])
     if "part" in values:
@@ -155,10 +156,11 @@ def _times(ratio_of_times: float) -> str:
     return f"{ratio(max(ratio_of_times, 1 / ratio_of_times))}x {word}"
 
 
-def _from_to(old: str, new: str) -> str:
+def _from_to(old_s: float | None, new_s: float | None) -> str:
     """Return two times, the unit said once where it is the same: "12.1 -> 14.3 ms"."""
-    figure, _, unit = old.rpartition(" ")
-    return f"{figure if unit == new.rpartition(' ')[2] else old} -> {new}"
+    figure, unit = time_and_unit(old_s)
+    is_same_unit = unit is not None and unit == time_and_unit(new_s)[1]
+    return f"{figure if is_same_unit else seconds(old_s)} -> {seconds(new_s)}"
 
 
 def _remarked(remark: Remark, words: Mapping[str, str]) -> str:

@@ -43,10 +43,7 @@ def row(metric: GateMetric, unit: str = "step") -> list[str]:
     return [
         named(metric, unit) + " per sample" * per_sample,
         # What a time is per stands in the first cell alone.
-        *(
-            figure(value, metric, unit).removesuffix(" samples/s").partition(" a s")[0]
-            for value in (metric.reference, metric.new)
-        ),
+        *(_value(value, metric) for value in (metric.reference, metric.new)),
         _ratio(metric.ratio),
         _allowed(metric),
         verdicts.get(metric.verdict, metric.verdict),
@@ -67,6 +64,15 @@ def figure(value: float | None, metric: GateMetric, unit: str = "step") -> str:
         per = metric.unit.removeprefix("s/")
         return f"{figures.seconds(value)} a {unit if per == 'step' else per}"
     return figures.memory(value) if metric.unit == "bytes" else figures.quantity(value, metric.unit)
+
+
+def _value(value: float | None, metric: GateMetric) -> str:
+    """Return a value of a row without what it is per, as of a time "10.0 ms"."""
+    if value is not None and metric.unit.startswith("s/"):
+        return figures.seconds(value)
+    if value is not None and metric.unit == "samples/s":
+        return figures.quantity(value, "")
+    return figure(value, metric)
 
 
 def _ratio(interval: Interval | None) -> str:

@@ -28,6 +28,7 @@ from torchdoctor.schema.figures import (
     memory,
     relative,
     speedup,
+    speedup_parts,
 )
 from torchdoctor.schema.trials import NO_TIME_LEFT
 
@@ -189,17 +190,17 @@ def _last_line(detail: str | None) -> str:
 
 def gain(interval: Interval | None, pairs: int) -> str:
     """Return "1.71x faster (1.56-1.99)" of what is proven, else the figures without that word."""
-    figures = speedup(interval)
     if is_proven(interval, pairs):
-        estimate, _, bounds = figures.partition(" ")
+        estimate, bounds = speedup_parts(interval)
         return f"{estimate} faster {bounds}"
+    figures = speedup(interval)
     looks_faster = interval is not None and interval.low > 1
     return f"{figures}, which looks faster and is not proven" if looks_faster else figures
 
 
 def as_fast(interval: Interval | None) -> str:
     """Return "1.71x as fast (1.56-1.99)", of what is no gain by itself."""
-    estimate, _, bounds = speedup(interval).partition(" ")
+    estimate, bounds = speedup_parts(interval)
     return f"{estimate} as fast {bounds}"
 
 

@@ -405,7 +405,8 @@ def _lines(report: Report) -> list[dict[str, Any]]:
         return []
     lines: dict[tuple[str, int], dict[str, Any]] = {}
     for row in sorted(stacks, key=lambda row: -row.count):
-        basis = f"of the samples, mostly in {row.leaf.rpartition(' ')[2]}".removesuffix(" in ")
+        mostly = f" in {row.leaf_function}" if row.leaf_function else ""
+        basis = f"of the samples, mostly{mostly}"
         line = {**asdict(row.location), "share": 0.0, "text": row.text, "told": basis}
         line = lines.setdefault((row.location.file, row.location.line), line)
         line["share"] += row.count / sum(row.count for row in stacks)

@@ -18,7 +18,7 @@ from torchdoctor.reports.undecided import SEEMS_FASTER, UNPROVEN
 from torchdoctor.reports.vocabulary import compared
 from torchdoctor.reports.wording import LONGEST_PLACE
 from torchdoctor.schema import Interval, RecommendedFix, Report, Trial, set_of
-from torchdoctor.schema.figures import clean, counted, memory_change, place, speedup
+from torchdoctor.schema.figures import clean, counted, memory_change, place, speedup, speedup_parts
 
 _MOST_CODE = 8  # lines
 _LONGEST_COMMAND = 60  # characters of one that is shown beside another
@@ -75,7 +75,7 @@ def _title_of_recommended(report: Report) -> tuple[str, str]:
 
 def _faster(report: Report, interval: Interval | None, numerics: str | None) -> str:
     """Return how much faster, and whether training stays the same."""
-    estimate, _, bounds = speedup(interval).partition(" ")
+    estimate, bounds = speedup_parts(interval)
     stays = training(numerics)
     if stays == CORRECTED:  # wrong results are no pace to beat
         return f"{compared(report)} corrected, {handed_out.as_fast(interval)}"

@@ -16,6 +16,7 @@ from torchdoctor.schema.figures import (
     ratio,
     says_something,
     speedup,
+    speedup_parts,
 )
 from torchdoctor.schema.traced import MATTERS
 
@@ -47,7 +48,7 @@ def figures_of(trial: Trial) -> str:
     """Return the figures of a trial, however wide: "1.83x (1.79-1.88)", "4.19x in one pair"."""
     interval = trial.speedup
     if interval is not None and trial.pairs == 1 and not says_something(interval):
-        return f"{speedup(interval).partition(' ')[0]} in one pair"
+        return f"{speedup_parts(interval)[0]} in one pair"
     return speedup(interval, trial.pairs)
 
 

@@ -1,7 +1,5 @@
 """Tokens, MFU, energy and savings, from what was measured alone: what is not known stays None."""
 
-import re
-
 from torchdoctor.queries.lookup import training_models
 from torchdoctor.queries.outcomes import is_proven
 from torchdoctor.runs.run_settings import RunSettings
@@ -15,7 +13,7 @@ from torchdoctor.schema import (
     TraceStatistics,
 )
 
-_ROWS_OF_TOKENS = re.compile(r"(\d+)x(\d+) int(?:32|64)")
+_TOKENS = ("int32", "int64")
 _HOUR_S = 3600.0
 _BOUNDS = ("estimate", "low", "high")
 
@@ -49,13 +47,14 @@ def of_trace(trace: TraceStatistics) -> Efficiency | None:
 def _tokens_of_a_sample(recording: Recording) -> int | None:
     """Return the tokens of a sample where all batches are rows of tokens of one length."""
     models = [model for model in training_models(recording) if model.embeddings]
-    if len(models) != 1 or len(models[0].input_shapes) != 1:
+    if len(models) != 1 or len(models[0].input_tensors) != 1:
         return None
-    matched = _ROWS_OF_TOKENS.match(models[0].input_shapes[0])
-    if matched is None or int(matched[2]) < 2:
+    inputs = models[0].input_tensors[0]
+    if not inputs or len(inputs[0].sizes) != 2 or inputs[0].dtype not in _TOKENS:
         return None
+    rows, length = inputs[0].sizes
     batches = {loader.batch_size for loader in recording.main.loaders if loader.batches}
-    return int(matched[2]) if int(matched[1]) in batches else None
+    return length if length >= 2 and rows in batches else None
 
 
 def _mfu(recording: Recording) -> float | None:

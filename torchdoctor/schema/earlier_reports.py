@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from torchdoctor.schema import earlier_processes
 from torchdoctor.schema.trials import NO_TIME_LEFT, NOT_WORTH_ITS_TIME, OUT_OF_TIME
 
 _SEPARATOR = " + "  # between the fixes of a set, in the name of a trial
@@ -53,13 +54,13 @@ def _is_before(report: Mapping[str, Any], version: tuple[int, int]) -> bool:
 def upgraded_recording(recording: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recording as today's types hold it: what weakens a report were sentences."""
     today = {**with_throttling(recording), "doubts": _doubts(recording.get("doubts"))}
+    if isinstance(processes := recording.get("processes"), list):
+        today["processes"] = [earlier_processes.upgraded(process) for process in processes]
     if isinstance(workload := recording.get("workload"), dict):
         remark = workload.get("remark")
         if isinstance(remark, str):
             today["workload"] = {**workload, "remark": {"fact": "said", "sentence": remark}}
     today["failure"] = _failure(recording.get("failure"))
-    if isinstance(processes := recording.get("processes"), list):
-        today["processes"] = [_process(process) for process in processes]
     return today
 
 
@@ -70,28 +71,6 @@ def _failure(failed: Any) -> Any:
         return failed
     rest = {name: value for name, value in failed.items() if name != "layer"}
     return {**rest, "besides": [{"fact": "said", "sentence": text}] if text else []}
-
-
-def _process(process: Any) -> Any:
-    """Return what a process told with reasons as facts: they were sentences."""
-    if not isinstance(process, dict):
-        return process
-    today = dict(process)
-    if isinstance(check := process.get("sample_check"), dict):
-        today["sample_check"] = _with_fact(check, "reason", "why")
-    for name, earlier, field in (("fixes", "reason", "why"), ("loaders", "no_second", "no_second")):
-        if isinstance(rows := process.get(name), list):
-            today[name] = [_with_fact(row, earlier, field) for row in rows]
-    return today
-
-
-def _with_fact(row: Any, earlier: str, field: str) -> Any:
-    """Return a row with the text of an earlier field as a fact in the field of today."""
-    text = row.get(earlier) if isinstance(row, dict) else None
-    if not isinstance(text, str):
-        return row
-    rest = {name: value for name, value in row.items() if name != earlier}
-    return {**rest, field: {"fact": "message", "values": {"message": text}}}
 
 
 def with_throttling(record: Mapping[str, Any]) -> dict[str, Any]:

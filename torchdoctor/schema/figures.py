@@ -84,11 +84,16 @@ def speedup(interval: Interval | None, pairs: int = 0) -> str:
     """Return a speed-up as "1.83x (1.79-1.88)"; a wide one as "0.99x (0.17-5.66), 4 pairs"."""
     if interval is None:
         return MISSING
-    estimate = f"{ratio(interval.estimate)}x"
-    high = ratio(interval.high)
-    with_interval = f"{estimate} ({ratio(interval.low)}-{high})"
+    with_interval = " ".join(speedup_parts(interval))
     number = f", {counted(pairs, 'pair')}" if pairs else ""
     return with_interval if says_something(interval) else f"{with_interval}{number}"
+
+
+def speedup_parts(interval: Interval | None) -> tuple[str, str]:
+    """Return "1.83x" and "(1.79-1.88)", for words that stand between them."""
+    if interval is None:
+        return MISSING, ""
+    return f"{ratio(interval.estimate)}x", f"({ratio(interval.low)}-{ratio(interval.high)})"
 
 
 def certain_speedup(interval: Interval) -> str:
@@ -99,14 +104,20 @@ def certain_speedup(interval: Interval) -> str:
 
 def seconds(value: float | None) -> str:
     """Return a step's time: "93 us", "41.2 ms", "1.28 s"; from two minutes on "2 min 5 s"."""
+    text, unit = time_and_unit(value)
+    return text if unit is None else f"{text} {unit}"
+
+
+def time_and_unit(value: float | None) -> tuple[str, str | None]:
+    """Return a step's time and its unit; None: it has several, or was not measured."""
     if value is None or not math.isfinite(value):
-        return "not measured"
+        return "not measured", None
     if value >= 120:
-        return duration(value)
+        return duration(value), None
     for unit, scale in (("s", 1.0), ("ms", 1e3)):
         if round(value * scale, 2) >= 1:
-            return f"{_three_digits(value * scale)} {unit}"
-    return f"{_three_digits(value * 1e6)} us"
+            return _three_digits(value * scale), unit
+    return _three_digits(value * 1e6), "us"
 
 
 def duration(value: float) -> str:

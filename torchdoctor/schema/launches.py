@@ -18,6 +18,14 @@ class ProgramFailure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """Hashes of a sample."""
+
+    input: str
+    label: str | None = None  # None: the batch has no second tensor of whole numbers
+
+
+@dataclass(frozen=True, kw_only=True)
 class Block:
     """Iterations of one launch with one arm switched on, between two waits for the device."""
 
@@ -46,7 +54,7 @@ class LaunchTiming:
     blocks: list[Block] = field(default_factory=list)  # where it was measured in blocks, in order
     losses: list[float | None] = field(default_factory=list)  # at every backward since the start
     decisions: list[list[int]] = field(default_factory=list)  # of the first outputs, by row
-    fingerprints: list[str] = field(default_factory=list)  # per sample of the first batches
+    fingerprints: list[Fingerprint] = field(default_factory=list)  # per sample of the first batches
     peak_memory_bytes: int | None = None  # process tree; GPU peak where it trained on one
     gpu_memory: bool = False  # peak_memory_bytes is of the GPU
     on_device: bool = False  # a GPU or another accelerator was used: step_s are the host's stamps

@@ -12,7 +12,9 @@ field that the file lacks has its default (None: not measured; else nothing was 
 that is not known is ignored. So a new field of a type needs a default.
 """
 
+import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from torchdoctor.schema.evidence import Evidence
@@ -72,12 +74,21 @@ class Compilation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PaddedSize:
+    """A size of a product, and the larger one that it was padded to."""
+
+    dimension: str  # "columns", "output channels"
+    size: int
+    padded: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class PaddedProduct:
     """A matrix product or convolution of the step, timed alone beside one with padded sizes."""
 
     operator: str
     sizes: str  # of its inputs, "[8192, 768], [768, 50257]"
-    padded: list[str]  # what was padded: "columns 50257 -> 50304"
+    padded_sizes: list[PaddedSize] = field(default_factory=list)  # those that were padded
     precision: str  # float32, float16, bfloat16
     device: str  # "cpu" or an accelerator's, such as "cuda:0"
     calls_per_step: float
@@ -93,6 +104,33 @@ class DatasetWrite:
     location: Location
     text: str = ""  # the source line
     cache: bool = False  # it keeps a value under a key that had none yet
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorFacts:
+    """What one tensor of a batch, or of the inputs of a call, is like."""
+
+    sizes: list[int]  # of each dimension; -1: it has no number, while torch traces
+    dtype: str  # "float32"
+    device: str = "cpu"  # or an accelerator's, such as "cuda:0"
+    element_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Return the bytes of all elements; None: they are not known."""
+        if self.element_bytes is None or min(self.sizes, default=0) < 0:
+            return None
+        return math.prod(self.sizes) * self.element_bytes
+
+    @property
+    def is_floating(self) -> bool:
+        """Return True for floating-point numbers of any precision."""
+        return self.dtype.startswith(("float", "bfloat"))
+
+    @property
+    def is_whole(self) -> bool:
+        """Return True for signed whole numbers, as tokens are."""
+        return self.dtype.startswith("int")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +162,15 @@ class LoaderFacts:
     looks: int = 0  # times that the workers' queue was looked into, but each epoch's first ones
     taken_over_s: float = 0.0  # waits that began with a batch in the queue
     awaited_s: float = 0.0  # waits that began with an empty queue
-    batch_shapes: list[str] = field(default_factory=list)  # "32x3x64x64 float32", at most 8
+    # The first 4 tensors of batches, at most 8 distinct ones.
+    batch_tensors: list[list[TensorFacts]] = field(default_factory=list)
     # How samples are made; the times are of a loader without workers (num_workers=0) alone.
     sample_time_s: float | None = None  # median time of dataset[i] (+ collate)
     sample_cpu_share: float | None = None  # of a fetch: on a CPU, or in its queue
     sample_queue_share: float | None = None  # of a fetch: in the queue; None: not counted here
-    sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
+    # Hashes of the samples of the first batches, in order; a label's is None where there is none.
+    input_hashes: list[str] = field(default_factory=list)
+    label_hashes: list[str | None] = field(default_factory=list)
     dataset_writes: list[DatasetWrite] = field(default_factory=list)  # one for each attribute
     no_second: Evidence | None = None  # why none over its data can run beside it; None: one can
 
@@ -189,6 +230,15 @@ class FilledRows:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnevenLinear:
+    """A linear layer with a size that is no multiple of 8."""
+
+    name: str  # "head", as the model names it
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """One root module (a module that is no other module's child and owns parameters)."""
 
@@ -212,12 +262,13 @@ class ModelFacts:
     norms: int = 0  # normalization layers of any kind
     repeated_blocks: int = 0  # children of one class that one container repeats
     repeated_block: str = ""  # their class
-    odd_sizes: list[str] = field(default_factory=list)  # large layers, not multiples of 8
+    uneven_linears: list[UnevenLinear] = field(default_factory=list)  # large ones, at most 8
     dense_embeddings: list[Location] = field(default_factory=list)  # lines that make large ones
     compiled: bool = False
     data_parallel: str | None = None  # "DataParallel", "DistributedDataParallel", "FSDP"
     # How it was called.
-    input_shapes: list[str] = field(default_factory=list)  # distinct, of training, at most 8
+    # The first 4 tensors of calls, those that train where any does; at most 8 distinct ones.
+    input_tensors: list[list[TensorFacts]] = field(default_factory=list)
     forwards: int = 0  # in any mode
     overlapping_forwards: int = 0  # not among these: begun in a thread while another had one open
     eval_forwards: int = 0  # of these, with self.training False
@@ -290,11 +341,24 @@ class StackSample:
     location: Location  # the innermost frame of the user's own code
     phase: str
     count: int
-    leaf: str = ""  # the innermost frame of all, e.g. "numpy/core/... fromfile"
+    leaf_file: str = ""  # of the innermost frame of all, its last parts: "numpy/core/memmap.py"
+    leaf_function: str = ""  # of the same frame: "__getitem__"
     text: str = ""  # the source line at `location`
     records_graph: bool = False  # autograd recorded operations since the last event
     loops: int = 0  # for and while loops and comprehensions around the line, in its function
     behind_forward: bool = False  # the line of the loop stands below that of the model's call
+
+    @property
+    def leaf(self) -> str:
+        """Return the innermost frame of all as one text, for patterns: file, space, function."""
+        return f"{self.leaf_file} {self.leaf_function}".strip()
+
+    @property
+    def in_own_line(self) -> bool:
+        """Return True if the innermost frame is that of the line: no library works there."""
+        named = Path(self.location.file).name
+        function = self.location.function
+        return self.leaf_file.endswith(named) and self.leaf_function == function
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,10 +409,14 @@ class KeptGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class GrownObject:
-    """A container, tensor or array of the training loop that was larger at each look."""
+    """A container, tensor or array of the training loop that was larger at each look.
 
-    name: str  # in the function, "metric.scores"
-    kind: str  # its type, "list"
+    Of kind "hooks" it is what one method has registered on a model and on the modules in it.
+    """
+
+    name: str  # in the function, "metric.scores"; of hooks the method, "register_forward_hook"
+    kind: str  # its type, "list", or "hooks"
+    model: str | None = None  # of hooks: the class that has them
     location: Location | None = None  # the function that it was seen in
     first: int = 0  # elements at the first look
     last: int = 0  # elements at the last look

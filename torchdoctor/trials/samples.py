@@ -1,14 +1,14 @@
 """Compares a candidate's samples by the fingerprints of the first batches. Pure.
 
-A fingerprint is "x:y", hashes of a sample's input and label; "-" where there is no label.
+A fingerprint holds hashes of a sample's input and label.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from torchdoctor.schema import Evidence, fact
+from torchdoctor.schema import Evidence, Fingerprint, fact
 
 _CHANCE = 1e-6  # labels that agree with a smaller chance than this agree for a reason
 _FEWEST = 8  # samples; fewer decide nothing
@@ -53,9 +53,9 @@ class SampleComparison:
 
 
 def compare_samples(
-    trial: Sequence[str],
-    baselines: Sequence[Sequence[str]],
-    seeds: Sequence[Sequence[str]] = (),
+    trial: Sequence[Fingerprint],
+    baselines: Sequence[Sequence[Fingerprint]],
+    seeds: Sequence[Sequence[Fingerprint]] = (),
     how: Preparation = Preparation(),
 ) -> SampleComparison:
     """Compare a candidate's samples with those of the untouched program, by their fingerprints.
@@ -92,7 +92,7 @@ def compare_samples(
     return SampleComparison("corrupt", fault)
 
 
-def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:
+def _another_order(ours: list[Fingerprint], theirs: list[Fingerprint]) -> SampleComparison:
     """Compare samples that come in another order, of which only repeats can be told."""
     repeated = _repeats(ours) - _repeats(theirs)
     if repeated > 0:
@@ -104,7 +104,9 @@ def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:
     )
 
 
-def _where_order_varies(ours: list[str], theirs: list[list[str]]) -> SampleComparison:
+def _where_order_varies(
+    ours: list[Fingerprint], theirs: list[list[Fingerprint]]
+) -> SampleComparison:
     """Compare samples if no order is the program's own: they must not repeat."""
     usual = max(_repeats(b) for b in theirs)
     repeated = _repeats(ours)
@@ -116,8 +118,10 @@ def _where_order_varies(ours: list[str], theirs: list[list[str]]) -> SampleCompa
     return SampleComparison("varies", fact("samples-vary"))
 
 
-def _same_labels(ours: list[str], theirs: list[str], how: Preparation) -> SampleComparison:
-    inputs = [_repeats([f.rpartition(":")[0] for f in fs]) for fs in (ours, theirs)]
+def _same_labels(
+    ours: list[Fingerprint], theirs: list[Fingerprint], how: Preparation
+) -> SampleComparison:
+    inputs = [_repeats([f.input for f in fs]) for fs in (ours, theirs)]
     if inputs[0] > inputs[1]:
         return SampleComparison(
             "corrupt",
@@ -132,17 +136,17 @@ def _same_labels(ours: list[str], theirs: list[str], how: Preparation) -> Sample
     return SampleComparison("labels-same", fact("inputs-differ-in-workers"))
 
 
-def _labels(fingerprints: Sequence[str]) -> list[str]:
-    return [f.rpartition(":")[2] for f in fingerprints]
+def _labels(fingerprints: Sequence[Fingerprint]) -> list[str | None]:
+    return [fingerprint.label for fingerprint in fingerprints]
 
 
-def _repeats(fingerprints: Sequence[str]) -> int:
+def _repeats(fingerprints: Sequence[Hashable]) -> int:
     return len(fingerprints) - len(set(fingerprints))
 
 
-def _says_something(labels: Sequence[str]) -> bool:
+def _says_something(labels: Sequence[str | None]) -> bool:
     """Return False if equal labels may be chance (one class only, or no labels)."""
-    if "-" in labels:
+    if None in labels:
         return False
     shares = [count / len(labels) for count in Counter(labels).values()]
     return len(labels) * math.log(sum(s * s for s in shares)) < math.log(_CHANCE)

@@ -41,7 +41,7 @@ def settings(recording: Recording) -> Settings | None:
     ident = steps.boundary.ident
     loaders = recording.main.loaders
     varies = any(
-        len(loader.batch_shapes) > _MOST_SHAPES for loader in loaders if loader.ident == ident
+        len(loader.batch_tensors) > _MOST_SHAPES for loader in loaders if loader.ident == ident
     )
     return {"loader": ident, "epochs_matter": between, "varies": varies}
 

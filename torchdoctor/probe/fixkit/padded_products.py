@@ -75,8 +75,10 @@ class PaddedProducts:
                 self._session.fail("padded_products", error)
                 continue
             if ratios:
-                row = {"operator": operator, "sizes": _written(operator, sizes), "padded": named}
-                row.update(precision=precision, device=device, calls_per_step=calls)
+                row = {"operator": operator, "sizes": _written(operator, sizes)}
+                row.update(
+                    padded_sizes=named, precision=precision, device=device, calls_per_step=calls
+                )
                 self._rows.append({**row, "alone_s": alone_s, "speedups": ratios})
 
     def _multiple_bytes(self, device):
@@ -195,14 +197,14 @@ def _elements(operator, sizes):
 
 
 def _padded(operator, sizes, multiple):
-    """Return sizes padded where that costs little, and what was: ["columns 65 -> 80"]."""
+    """Return sizes padded where that costs little, and those that were, by their dimension."""
     named = []
 
     def up(name, size):
         padded = multiple * -(-size // multiple)
         if padded == size or padded > size * (1 + _MOST_GROWTH):
             return size
-        named.append("%s %d -> %d" % (name, size, padded))
+        named.append({"dimension": name, "size": size, "padded": padded})
         return padded
 
     if operator == _CONVOLUTION:

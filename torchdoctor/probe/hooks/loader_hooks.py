@@ -102,7 +102,8 @@ class Loaders:
         """Return `loaders` of the process facts."""
         rows = [record.facts(ident) for ident, record in enumerate(self.known)]
         for row in rows:
-            row["sample_fingerprints"] = self.fingerprints.of(row["ident"])
+            inputs, labels = self.fingerprints.of(row["ident"])
+            row.update(input_hashes=inputs, label_hashes=labels)
         return {"loaders": rows}
 
 

@@ -13,7 +13,7 @@ from _thread import get_ident
 from .. import dynamo_frames, places, step_log, wrapping
 from ..measure.inferred_inputs import InferredInputs, mode_dependent
 from ..measure.model_facts import describe
-from ..measure.nested import shapes
+from ..measure.nested import shape_rows, shapes
 
 _SCANS = 4
 _LATER_SCANS = 16
@@ -282,12 +282,12 @@ class _Root:
         """Return facts of the inputs of a model that is trained."""
         padding = self.inputs.facts()
         padding.pop("grown_calls", None)
-        return {"input_shapes": self.input_shapes, **padding}
+        return {"input_tensors": shape_rows(self.input_shapes), **padding}
 
     def _inferred(self):
         """Return facts of a model of a program that may infer."""
         module = self.module()
-        facts = {"input_shapes": self.inferred_shapes}
+        facts = {"input_tensors": shape_rows(self.inferred_shapes)}
         if module is not None:
             torch = sys.modules["torch"]
             facts["mode_dependent"] = mode_dependent(module.modules(), torch)
@@ -346,9 +346,9 @@ class _Calls:
             root.inferred_bindings = places.names_of(module)
         if self._observing and root.forwards <= _NOTED_CALLS:
             self._note_line(places.users_frame(sys._getframe(1)))
-        text = shapes([args, kwargs])
-        if text not in root.inferred_shapes and len(root.inferred_shapes) < _MOST_SHAPES:
-            root.inferred_shapes.append(text)
+        kind = shapes([args, kwargs])
+        if kind not in root.inferred_shapes and len(root.inferred_shapes) < _MOST_SHAPES:
+            root.inferred_shapes.append(kind)
         if self._observing:
             root.inputs.look(module, args, kwargs)
 
@@ -372,9 +372,9 @@ class _Calls:
                 self._note_line(places.users_frame(sys._getframe(1)))
             self._session.passes.forward(root, module)
         if grad and root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
-            text = shapes([args, kwargs])
-            if text not in root.input_shapes:
-                root.input_shapes.append(text)
+            kind = shapes([args, kwargs])
+            if kind not in root.input_shapes:
+                root.input_shapes.append(kind)
 
     def _note_line(self, frame):
         """Note the last line of each function that calls a model: the step's batch is there."""

@@ -61,7 +61,7 @@ class _Sizes:
 
 
 class GrownObjects:
-    """Sizes by the function and the name in it."""
+    """Sizes by the file, the function and the name in it; of hooks by the class and the method."""
 
     def __init__(self, session):
         self._session = session
@@ -97,7 +97,7 @@ class GrownObjects:
                 hook for module in modules for hook in (getattr(module, name, None) or {}).values()
             ]
             if hooks:
-                key = ("", "", "%s of %s" % (method, type(model).__name__))
+                key = ("", type(model).__name__, method)
                 self._note(key, "hooks", _registering_line(hooks[-1], method), len(hooks), step)
 
     def _look_at(self, named, key, prefix, where, step):
@@ -132,11 +132,12 @@ class GrownObjects:
 
     def facts(self):
         """Return `grown_objects` of the process facts, the fastest first."""
-        grown = [(key[2], sizes) for key, sizes in self._sizes.items() if sizes.grows]
+        grown = [(key, sizes) for key, sizes in self._sizes.items() if sizes.grows]
         rows = []
-        for name, sizes in grown:
+        for (_, owner, name), sizes in grown:
             steps = max(sizes.last_step - sizes.first_step, 1)
             row = {"name": name, "kind": sizes.kind, "location": sizes.where}
+            row["model"] = owner if sizes.kind == "hooks" else None
             row.update(first=sizes.first, last=sizes.last, per_step=sizes.risen / steps)
             rows.append(row)
         rows.sort(key=lambda row: -row["per_step"])

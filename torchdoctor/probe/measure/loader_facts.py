@@ -14,7 +14,7 @@ from ..reasons import reason
 from ..wrapping import wrap
 from . import dataset_writes
 from .batch_sizes import BatchSizes
-from .nested import innermost, nested_bytes, shapes
+from .nested import innermost, nested_bytes, shape_rows, shapes
 
 _MOST_SHAPES = 8
 _STARTING = 2  # batches of each worker
@@ -93,9 +93,9 @@ class Known:
         self._queued.append(queued_s)
         self._sizes.append(max(samples, 1))
         self.batch_bytes = max(self.batch_bytes, nested_bytes(batch))
-        text = shapes(batch)
-        if text and text not in self._shapes and len(self._shapes) < _MOST_SHAPES:
-            self._shapes.append(text)
+        kind = shapes(batch)
+        if kind and kind not in self._shapes and len(self._shapes) < _MOST_SHAPES:
+            self._shapes.append(kind)
 
     def facts(self, ident):
         """Return the loader as a row of the process facts."""
@@ -106,7 +106,7 @@ class Known:
             "ident": ident,
             "location": self._location,
             "iterators_before": self._iterators_before,
-            "batch_shapes": self._shapes,
+            "batch_tensors": shape_rows(self._shapes),
             **{name: getattr(self, name) for name in _COUNTED},
             "dataset_writes": self.writes,
         }

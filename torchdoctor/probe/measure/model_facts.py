@@ -44,7 +44,7 @@ def describe(module):
         "repeated_blocks": blocks,
         "repeated_block": block,
         "norms": sum("Norm" in name for name in names),
-        "odd_sizes": _told([], odd_sizes, module),
+        "uneven_linears": _told([], uneven_linears, module),
         "dense_embeddings": _told([], dense_embeddings, module),
         "linear": sum(_is_torchs(m, ("Linear",)) for m in modules),
         "embeddings": sum(_is_torchs(m, ("Embedding",)) for m in modules),
@@ -100,14 +100,14 @@ def _line_that_makes(cls, name):
     return None
 
 
-def odd_sizes(module):
-    """Return large layers with a size that is no multiple of 8: "head: Linear 768 -> 50257"."""
+def uneven_linears(module):
+    """Return large linear layers with a size that is no multiple of 8."""
     layers = []
     for name, layer in module.named_modules():
         if _is_torchs(layer, ("Linear",)):
             sizes = (layer.in_features, layer.out_features)
             if min(sizes) >= _LARGE and any(size % 8 for size in sizes):
-                layers.append("%s: Linear %d -> %d" % (name, *sizes))
+                layers.append({"name": name, "inputs": sizes[0], "outputs": sizes[1]})
     return layers[:_MOST_ODD]
 
 

@@ -3,6 +3,7 @@
 import zlib
 
 _MOST_LEAVES = 64
+_SHAPED = 4  # tensors of a batch
 _MOST_BYTES = 4096  # of each sample's row that is hashed
 
 
@@ -92,23 +93,39 @@ def nested_bytes(batch):
 
 
 def shapes(batch):
-    """Return shapes of the first tensors, such as "32x3x64x64 float32, 32 int64"."""
-    return ", ".join(
-        "%s %s" % ("x".join(map(str, leaf.shape)) or "1", str(leaf.dtype).replace("torch.", ""))
-        for leaf in tensors_of(batch)[:4]
+    """Return what the first tensors are like: `TensorFacts`s as tuples, which can be compared."""
+    return tuple(
+        (
+            tuple(map(_number, leaf.shape)),
+            str(leaf.dtype).replace("torch.", ""),
+            str(leaf.device),
+            leaf.element_size(),
+        )
+        for leaf in tensors_of(batch)[:_SHAPED]
     )
 
 
+def _number(size):
+    # To ask a symbolic size for its number would make torch compile for that number alone.
+    return size if type(size) is int else -1
+
+
+def shape_rows(kinds):
+    """Return what `shapes` gave of several batches as rows of the process facts."""
+    names = ("sizes", "dtype", "device", "element_bytes")
+    return [[dict(zip(names, tensor)) for tensor in kind] for kind in kinds]  # noqa: B905
+
+
 class Fingerprints:
-    """A hash for each sample of the first `most_batches`, as "input:label"; all in the warm-up."""
+    """Hashes of each sample's input and label, of the first `most_batches`, all in the warm-up."""
 
     def __init__(self, most_batches):
         self.most_batches = most_batches
         self._by_loader = {}
 
     def of(self, ident):
-        """Return fingerprints of one loader's samples, in the order they came."""
-        return self._by_loader.get(ident, [])
+        """Return hashes of inputs and labels of one loader's samples, in the order they came."""
+        return self._by_loader.get(ident, ([], []))
 
     def add(self, ident, batch, samples):
         """Hash each sample of a batch: its largest tensor, and its smallest integer one."""
@@ -132,11 +149,10 @@ class Fingerprints:
         ]
         label = min(labels, key=lambda label: label.numel()) if labels else None
         inputs = _row_hashes(largest, samples)
-        marks = _row_hashes(label, samples) if label is not None else ["-"] * samples
-        self._by_loader.setdefault(ident, []).extend(
-            "%s:%s" % pair
-            for pair in zip(inputs, marks)  # noqa: B905
-        )
+        marks = _row_hashes(label, samples) if label is not None else [None] * samples
+        inputs_so_far, labels_so_far = self._by_loader.setdefault(ident, ([], []))
+        inputs_so_far.extend(inputs)
+        labels_so_far.extend(marks)
 
 
 def _row_hashes(tensor, samples):
