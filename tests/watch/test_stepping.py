@@ -376,6 +376,21 @@ def test_steps_with_known_events_are_taken_in_at_once_and_alike(
     assert np.flatnonzero(steps.has(layout.NEW_INPUT)).tolist() == [150]
 
 
+def test_an_input_of_more_elements_than_a_row_holds_is_one_of_the_most(program: Program) -> None:
+    """An expanded tensor: three such inputs, and the watch removed itself as if it had failed."""
+    rows = 1 << 41
+    for _ in range(40):
+        program.fetch()
+        program.now += MS
+        program.log.forward(0, GRAD, 3 * rows, rows)
+        program.does(step_log.FORWARD_END)
+        program.backward()
+        program.update()
+    steps = program.steps()
+    assert len(steps) == 40
+    assert np.allclose(steps.rows["elements"], event_rows.MOST_ELEMENTS)
+
+
 def test_a_row_lasts_no_longer_than_a_kill_may_cost(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

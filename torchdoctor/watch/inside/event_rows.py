@@ -22,6 +22,7 @@ FORWARD_BITS = 3
 # The value of a forward: elements of the largest input, and in its lowest bits that input's rows.
 ROWS_BITS = 24
 MOST_ROWS = (1 << ROWS_BITS) - 1
+MOST_ELEMENTS = (1 << 63 - ROWS_BITS) - 1  # an expanded tensor takes no memory for its elements
 # Bits of an exchange's ident.
 FINAL = 1
 NEVER_ENDED = 2

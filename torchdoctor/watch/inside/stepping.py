@@ -37,6 +37,7 @@ from .event_rows import (
     EXCHANGE,
     FLAG,
     FORWARD_BITS,
+    MOST_ELEMENTS,
     MOST_ROWS,
     NEVER_ENDED,
     NEW_INPUT,
@@ -182,6 +183,8 @@ class StepLog:
         ident = model << FORWARD_BITS | flags
         if is_new:
             ident |= NEW_INPUT
+        if elements > MOST_ELEMENTS:
+            elements = MOST_ELEMENTS
         self.add(step_log.FORWARD_BEGIN, ident, elements << ROWS_BITS | min(rows, MOST_ROWS))
 
     def forward_earlier(self, model, flags, began_ns, ended_ns):
