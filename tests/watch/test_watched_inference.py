@@ -31,6 +31,15 @@ LOOPS = {
         "whole = torch.nn.ModuleList([model])\n"
         "for _ in range(50):\n    whole[0](torch.ones(8, 4))\n"
     ),
+    "calls that differentiate": (
+        "class Forces(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        with torch.enable_grad():\n"
+        "            x = x.clone().requires_grad_()\n"
+        "            return torch.autograd.grad(super().forward(x).sum(), x, create_graph=True)\n"
+        "model = Forces(4, 2).eval()\n"
+        "for _ in range(50):\n    model(torch.ones(8, 4))\n"
+    ),
     "batches": (
         "data = torch.utils.data.TensorDataset(torch.ones(400, 4))\n"
         "for (x,) in torch.utils.data.DataLoader(data, batch_size=8):\n    model(x)\n"
@@ -115,6 +124,28 @@ def test_a_training_that_began_with_an_evaluation_is_a_training(program: Program
     assert program.found == [("forward", 0), ("loader", 0)] and not program.log.infers
 
 
+def test_a_gradient_within_the_call_of_a_model_is_a_part_of_it(program: Program) -> None:
+    """Nothing was shown of a model of physics: its forces are gradients, and began all anew."""
+    partial = step_log.GRADIENT_CALLS.index("create_graph")
+    learning = []
+    program.log.on_learning = learning.append
+
+    def call() -> None:
+        program.now += MS
+        program.log.forward(0, EVAL, 96, 32)
+        program.does(step_log.GRADIENT_BEGIN, partial)
+        program.does(step_log.GRADIENT_END, partial)
+        program.does(step_log.FORWARD_END)
+
+    for _ in range(40):
+        call()
+    assert program.log.infer() and program.found == [("forward", 0)]
+    for _ in range(40):
+        call()
+    assert len(program.steps()) == 80
+    assert program.log.infers and not learning
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_program_that_infers_is_watched_without_edits(tmp_path: Path, loop: str) -> None:
     model = "import torch\nmodel = torch.nn.Linear(4, 2).eval()\ntorch.set_grad_enabled(False)\n"
@@ -127,7 +158,8 @@ def test_a_program_that_infers_is_watched_without_edits(tmp_path: Path, loop: st
     (log,) = read_run(run).processes
     assert log.process.step_kind == kind
     assert [evidence.fact for evidence in told.step] == [f"step-{kind}", "no-gradient"]
-    assert told.step[0].values["name"] == (None if kind == "loader" else "Linear")
+    name = "Forces" if loop == "calls that differentiate" else "Linear"
+    assert told.step[0].values["name"] == (None if kind == "loader" else name)
     assert (told.step[0].location is None) == (kind != "loader")
     count = 12_000 if loop == "many calls" else 50  # more than are held until it is decided
     assert (told.program, told.unit, told.steps) == ("inference", unit, count)

@@ -79,7 +79,13 @@ _MAY_DECIDE = (  # after these the rule may have decided
 )
 # The first boundary ends the first step if it is one of these, else it begins it.
 _ENDS_STEP = step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP
-_PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient within the loss: nothing is learned
+_GRADIENT = step_log.GRADIENT_BEGIN, step_log.GRADIENT_END
+_PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient that is a part of a forward
+
+
+def _is_partial(code, ident):
+    """Return whether an event is of a gradient from which nothing is learned by itself."""
+    return ident == _PARTIAL and code in _GRADIENT
 
 
 class StepLog:
@@ -359,7 +365,7 @@ class StepLog:
         """Take in an event; return whether it ends a step."""
         if thread != self._thread:
             return self._take_of_other(thread, code, ident, now, value)
-        if code in _LEARNING_BEGINS and self.infers:
+        if code in _LEARNING_BEGINS and self.infers and not _is_partial(code, ident):
             self._begin_anew(thread, code, ident, now, value)
             return False
         is_boundary = self._tell_rule(thread, code, ident, now)
@@ -385,7 +391,7 @@ class StepLog:
             return False
         if self._thread != ANY_THREAD:
             return False
-        if code in _LEARNING_BEGINS and self.infers:
+        if code in _LEARNING_BEGINS and self.infers and not _is_partial(code, ident):
             self._begin_anew(thread, code, ident, now, value)
             return False
         self.overlapping.take(thread, code, ident, now)
@@ -411,7 +417,7 @@ class StepLog:
         """
         self._held.add((thread, code, ident, now, value))
         self._tell_rule(thread, code, ident, now)
-        if code not in _MAY_DECIDE:
+        if code not in _MAY_DECIDE or _is_partial(code, ident):
             return
         self.on_learning(now)
         if self._rule.decision is not None:
@@ -426,7 +432,7 @@ class StepLog:
     def _tell_rule(self, thread, code, ident, now):
         """Give the rule an event; return whether it separates two steps."""
         kind = self._kinds.get(code)
-        if kind is None or (kind == evidence.GRADIENT and ident == _PARTIAL):
+        if kind is None or _is_partial(code, ident):
             return False
         return self._rule.add(kind, self._source(code, ident), thread, now)
 
