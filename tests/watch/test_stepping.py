@@ -302,6 +302,18 @@ def test_a_step_keeps_when_the_rank_was_ready(program: Program) -> None:
     assert np.allclose(steps.exchanged_ns - steps.entry_ns, 5 * MS, rtol=2e-3)
 
 
+def test_what_came_before_the_first_step_is_none_of_its_own(program: Program) -> None:
+    """Ranks exchange their parameters first: the first one's wait began before the first step."""
+    program.forward()
+    program.now += MS
+    program.log.exchanged(program.now - MS, False)
+    program.train(40)
+    steps = program.steps()
+    assert np.isnan(steps.entry_ns[0])
+    for column in ("samples", "elements", "entry"):
+        assert steps.rows[column][0] == steps.rows[column][1], column
+
+
 def test_steps_without_hooks_become_one_row(program: Program) -> None:
     program.train(40)
     program.log.rested(100, program.now)

@@ -15,7 +15,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.probe import step_log
 from torchdoctor.watch import end_report
 from torchdoctor.watch.alerts import Alerts
-from torchdoctor.watch.inside import event_rows, stepping
+from torchdoctor.watch.inside import event_rows, layout, stepping
 from torchdoctor.watch.recording import Process, Start, read_run
 from torchdoctor.watch.remedies import remedies
 from torchdoctor.watch.summary import summary_of
@@ -144,6 +144,28 @@ def test_a_gradient_within_the_call_of_a_model_is_a_part_of_it(program: Program)
         call()
     assert len(program.steps()) == 80
     assert program.log.infers and not learning
+
+
+def test_a_training_has_nothing_of_the_evaluation_before_it(program: Program) -> None:
+    """The samples and the new shape of the last call were those of the first step as well."""
+    for _ in range(40):
+        program.forward(EVAL)
+    assert program.log.infer()
+    program.log.work()
+    program.now += MS
+    program.log.forward(0, EVAL, 9_600, 3_200, is_new=True)
+    program.does(step_log.FORWARD_END)
+    program.log.exchanged(program.now, False)
+    program.backward()
+    program.update()
+    program.train(40, loader=None)
+    found = program.steps()
+    assert program.found == [("forward", 0), ("optimizer", 0)]
+    first, second = np.flatnonzero(found.step > found.step[-1] - 41)[:2]
+    assert found.rows["samples"][first] == found.rows["elements"][first] == 0
+    assert found.rows["entry"][first] == 0 and not found.has(layout.NEW_INPUT)[first]
+    assert found.phases_s[first, layout.FORWARD] == 0
+    assert np.isclose(found.total_s[first], (found.start_ns[second] - found.start_ns[first]) / 1e9)
 
 
 @pytest.mark.parametrize("loop", LOOPS)

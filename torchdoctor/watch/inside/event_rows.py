@@ -37,6 +37,11 @@ def code_of(key):
     return key & 0x7FFFFFFF if sys.byteorder == "little" else key >> 32
 
 
+def ident_of(key):
+    """Return the ident of a row's key."""
+    return key >> 32 if sys.byteorder == "little" else key & 0xFFFFFFFF
+
+
 class EventRows:
     """Rows by their columns: lists are faster to go through than an array."""
 

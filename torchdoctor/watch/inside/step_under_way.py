@@ -71,13 +71,8 @@ class StepUnderWay:
         # The step: `StepRows.add` reads these.
         self.number = 0  # of the last step that has ended
         self.steps = 1  # that it stands for: more, if the hooks were off
-        self.began_ns = now
-        self.spent_ns = [0] * len(layout.PHASES)
-        self.samples = 0.0
-        self.elements = 0.0
         self.flags = 0
-        self.entry_ns = 0  # this rank was ready for the exchange between ranks; 0: there is none
-        self.exchanged_ns = 0  # and that had ended
+        self._empty(now)
         # Where the program is.
         self.last_ns = now  # up to here the time has been given to phases
         self.phase = layout.OTHER
@@ -109,8 +104,25 @@ class StepUnderWay:
         """Let the step begin here: what came before it belongs to no step."""
         self._rows.write_rest(self.began_ns, self.number)
         self.last_ns = now
-        self.began_ns = now
+        self._empty(now)  # but for its flags: an epoch begins before the first batch is fetched
         self._rows.begin(now)
+
+    def _empty(self, now):
+        """Let the step begin, and have nothing so far."""
+        self.began_ns = now
+        self.spent_ns = [0] * len(layout.PHASES)
+        self.samples = 0.0
+        self.elements = 0.0
+        self.entry_ns = 0  # this rank was ready for the exchange between ranks; 0: there is none
+        self.exchanged_ns = 0  # and that had ended
+
+    def forget_open(self):
+        """Let nothing be open: the next events are of another thread."""
+        self._open = [0] * len(self._open)
+        self._evaluating = _NOT
+        self._fetched = []
+        self._feeding = []
+        self.phase = layout.OTHER
 
     def take(self, code, ident, now, value):
         """Take in an event."""
@@ -187,14 +199,9 @@ class StepUnderWay:
                 self.spent_ns[layout.OTHER] = whole_ns
         self.number += self.steps
         self._rows.add(self, now)
-        self.began_ns = now
+        self._empty(now)
         self.steps = 1
-        self.spent_ns = [0] * len(layout.PHASES)
-        self.samples = 0.0
-        self.elements = 0.0
         self.flags = 0
-        self.entry_ns = 0
-        self.exchanged_ns = 0
 
     def rested(self, steps, now):
         """Let it stand for so many steps that passed without hooks: what was open is not known."""

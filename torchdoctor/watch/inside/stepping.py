@@ -45,6 +45,7 @@ from .event_rows import (
     pack,
 )
 from .held_events import HeldEvents
+from .learning_elsewhere import LEARNING_BEGINS, LearningElsewhere, is_partial
 from .overlapping_calls import ANY_THREAD, CallsElsewhere, OverlappingCalls
 from .repeated_steps import RepeatedSteps
 from .step_rows import StepRows
@@ -70,7 +71,6 @@ _BOUNDING = {  # by the kind of what separates steps, the event that does
     "forward": step_log.FORWARD_BEGIN,
     "explicit": step_log.EXPLICIT_STEP,
 }
-_LEARNING_BEGINS = step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.GRADIENT_BEGIN
 _MAY_DECIDE = (  # after these the rule may have decided
     step_log.BACKWARD_END,
     step_log.OPTIMIZER_END,
@@ -79,13 +79,7 @@ _MAY_DECIDE = (  # after these the rule may have decided
 )
 # The first boundary ends the first step if it is one of these, else it begins it.
 _ENDS_STEP = step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP
-_GRADIENT = step_log.GRADIENT_BEGIN, step_log.GRADIENT_END
-_PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient that is a part of a forward
-
-
-def _is_partial(code, ident):
-    """Return whether an event is of a gradient from which nothing is learned by itself."""
-    return ident == _PARTIAL and code in _GRADIENT
+_ELSEWHERE = 4  # times the rule's silence: threads that train at once do not take turns evenly
 
 
 class StepLog:
@@ -133,6 +127,7 @@ class StepLog:
         self._thread = None  # that trains; None: not decided, or not any more; or `ANY_THREAD`
         self._held = HeldEvents()  # until then
         self._calls_elsewhere = CallsElsewhere()
+        self._learning_elsewhere = LearningElsewhere()
         self._decision = None  # of the rule, that was told last
         self._bounding = step_log.BACKWARD_END  # the event at which it is best to work
         self._has_bounds = False  # the first boundary came
@@ -246,19 +241,43 @@ class StepLog:
         self._rows = array("q")
         self._append = self._rows.frombytes
         if self._thread not in (None, ANY_THREAD):
-            of_thread = event_rows.of_thread(came, self._thread)
-            if self.infers and self._is_called_elsewhere(came, len(of_thread) < len(came)):
-                self._follow_all_threads()
-            else:
-                came = of_thread
-        if not came:
-            return
+            came = self._of_followed(came)
+        if came:
+            self._take_rows(came)
+        if self._learning_elsewhere.has_begun:
+            self._follow_learner(0 if self.infers else _ELSEWHERE * self._rule.silence)
+
+    def _of_followed(self, came):
+        """Return the events of the thread that is followed; of all, if from here on all are."""
+        of_thread = event_rows.of_thread(came, self._thread)
+        has_others = len(of_thread) < len(came)
+        if self.infers and self._is_called_elsewhere(came, has_others):
+            self._follow_all_threads()
+            return came
+        if has_others or self._learning_elsewhere.has_begun:
+            self._learning_elsewhere.take(self._thread, came)
+        return of_thread
+
+    def _take_rows(self, came):
         rows = self._boundary + came
         if self._take_all(event_rows.EventRows(rows), len(self._boundary) > 0):
             self._boundary = rows[-event_rows.NUMBERS :]
             self._tell_boundary()
         else:
             self._boundary = array("q")
+
+    def _follow_learner(self, most):
+        """Begin anew with another thread, if one has learned more than that since this one did."""
+        learner = self._learning_elsewhere.learner(most)
+        if learner is None:
+            return
+        self._end_last_step()
+        rows = self._learning_elsewhere.rows_since(learner, self._under_way.began_ns)
+        self._forget_steps()
+        self._under_way.forget_open()
+        self._boundary = array("q")
+        if rows:
+            self._take_rows(rows)
 
     def _tell_boundary(self):
         """Call the functions of `at_boundary`, unless another thread takes the events in.
@@ -365,7 +384,7 @@ class StepLog:
         """Take in an event; return whether it ends a step."""
         if thread != self._thread:
             return self._take_of_other(thread, code, ident, now, value)
-        if code in _LEARNING_BEGINS and self.infers and not _is_partial(code, ident):
+        if code in LEARNING_BEGINS and self.infers and not is_partial(code, ident):
             self._begin_anew(thread, code, ident, now, value)
             return False
         is_boundary = self._tell_rule(thread, code, ident, now)
@@ -380,7 +399,6 @@ class StepLog:
             self._take_boundary(code, ident, now, value)
         else:  # the first boundary, which begins the first step
             self._under_way.begin_at(now)
-            self._under_way.spent_ns = [0] * len(layout.PHASES)
             self._under_way.take(code, ident, now, value)
         return ends_step
 
@@ -391,7 +409,7 @@ class StepLog:
             return False
         if self._thread != ANY_THREAD:
             return False
-        if code in _LEARNING_BEGINS and self.infers and not _is_partial(code, ident):
+        if code in LEARNING_BEGINS and self.infers and not is_partial(code, ident):
             self._begin_anew(thread, code, ident, now, value)
             return False
         self.overlapping.take(thread, code, ident, now)
@@ -417,7 +435,7 @@ class StepLog:
         """
         self._held.add((thread, code, ident, now, value))
         self._tell_rule(thread, code, ident, now)
-        if code not in _MAY_DECIDE or _is_partial(code, ident):
+        if code not in _MAY_DECIDE or is_partial(code, ident):
             return
         self.on_learning(now)
         if self._rule.decision is not None:
@@ -432,7 +450,7 @@ class StepLog:
     def _tell_rule(self, thread, code, ident, now):
         """Give the rule an event; return whether it separates two steps."""
         kind = self._kinds.get(code)
-        if kind is None or _is_partial(code, ident):
+        if kind is None or is_partial(code, ident):
             return False
         return self._rule.add(kind, self._source(code, ident), thread, now)
 
@@ -500,7 +518,13 @@ class StepLog:
 
     def _begin_anew(self, thread, *event):
         """Begin anew with an event by which something is learned: it was an evaluation."""
+        self._forget_steps()
+        self._hold(thread, *event)
+
+    def _forget_steps(self):
+        """Let it be open what a step is, and which thread's events count."""
         self._thread = None
+        self._under_way.flags &= layout.PROFILED  # the profiler goes on
         self._held.clear()
         self._kinds = _EVENTS
         self._under_way.infers = False
@@ -509,7 +533,7 @@ class StepLog:
         self._has_bounds = False
         self._use_rule(StepRule(self._wanted))
         self._repeats.forget()
-        self._hold(thread, *event)
+        self._learning_elsewhere = LearningElsewhere()
 
     def settle(self):
         """Take in what came, and the steps that it speaks for: nothing may follow to decide it."""
@@ -524,12 +548,20 @@ class StepLog:
                 self._begin_steps(leaning, provisional=True)
 
     def end(self):
-        """End the last step with its last event, as no boundary follows; write its row."""
+        """End the last step, as no boundary follows; write its row."""
+        with self._working:
+            self.work()
+            if self._learning_elsewhere.has_begun:
+                self._follow_learner(0 if self.infers else self._rule.silence)
         self.settle()
+        self._end_last_step()
+        if self._thread is not None:
+            self._step_rows.write_rest(self._under_way.began_ns, self.step)
+
+    def _end_last_step(self):
+        """End the step under way with its last event, if one has begun."""
         kind = self._under_way.kind
         has_learned = self._rule.learned > self._rule.learned_at_boundary
         is_begun = self._has_bounds and kind in ("backward", "entry", "forward")
         if (kind == "loader" and has_learned) or is_begun:
             self._under_way.end(self._under_way.last_ns)
-        if self._thread is not None:
-            self._step_rows.write_rest(self._under_way.began_ns, self.step)
