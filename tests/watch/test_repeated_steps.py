@@ -75,6 +75,11 @@ class Mixed(Program):
         if number == 50:
             self.log.infer()
 
+    def trains_elsewhere(self, number: int) -> None:
+        self.thread = 3
+        self.trains(number)
+        self.thread = 1
+
     def rests(self, number: int) -> None:
         self.trains(number)
         if self.random.random() < 0.03:
@@ -86,6 +91,7 @@ class Mixed(Program):
         kinds: list[Callable[[int], None]] = [
             *(self.trains, self.updates_alone, self.accumulates, self.raises_now_and_then),
             *(self.marks_steps, self.collects, self.evaluates, self.infers, self.rests),
+            self.trains_elsewhere,
         ]
         chosen = self.random.sample(kinds, self.random.randint(1, 4))
         for _ in range(self.random.randint(1, 6)):

@@ -170,9 +170,11 @@ def test_what_another_thread_computes_again_within_a_backward_is_a_part_of_it(
         program.fetch()
         program.forward()
         program.does(step_log.BACKWARD_BEGIN)
+        program.log.work()
         thread[0] = 2
         for _ in range(150):
             program.backward()
+        program.log.work()
         thread[0] = 1
         program.does(step_log.BACKWARD_END)
         program.update()

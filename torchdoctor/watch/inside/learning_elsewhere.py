@@ -24,7 +24,6 @@ class LearningElsewhere:
     """Events of other threads, from the first one on by which one of them learned."""
 
     def __init__(self):
-        self._in_backward = False  # the followed thread: checkpoints have others learn within it
         self._forget()
 
     def _forget(self):
@@ -36,30 +35,29 @@ class LearningElsewhere:
         """Return whether another thread has learned since the followed one did."""
         return bool(self._learned)
 
-    def take(self, followed, rows):
-        """Take in events of all threads, of which one is followed."""
+    def take(self, followed, rows, in_backward):
+        """Take in events of all threads, of which one is followed.
+
+        `in_backward`: that one is within a pass. What others learn then is a part of it, as
+        checkpoints are computed again in a thread of autograd's own.
+        """
         for at in range(0, len(rows), NUMBERS):
-            code = code_of(rows[at + 1])
-            if rows[at] == followed:
-                self._take_of_followed(code)
-            else:
-                self._take_of_other(code, rows[at : at + NUMBERS])
+            key = rows[at + 1]
+            code = code_of(key)
+            learns = code in LEARNING_BEGINS and not is_partial(code, ident_of(key))
+            if rows[at] != followed:
+                self._take_of_other(rows[at : at + NUMBERS], learns and not in_backward)
+            elif learns:
+                in_backward = code == step_log.BACKWARD_BEGIN
+                self._forget()
+            elif code == step_log.BACKWARD_END:
+                in_backward = False
         if len(self._rows) > _MOST_NUMBERS:
             del self._rows[:-_MOST_NUMBERS]
 
-    def _take_of_followed(self, code):
-        if code in LEARNING_BEGINS:
-            self._in_backward = code == step_log.BACKWARD_BEGIN
-            if self._learned:
-                self._forget()
-        elif code == step_log.BACKWARD_END:
-            self._in_backward = False
-
-    def _take_of_other(self, code, row):
-        if code in LEARNING_BEGINS and not self._in_backward:
-            thread = row[0]
-            is_learning = not is_partial(code, ident_of(row[1]))
-            self._learned[thread] = self._learned.get(thread, 0) + is_learning
+    def _take_of_other(self, row, learns):
+        if learns:
+            self._learned[row[0]] = self._learned.get(row[0], 0) + 1
         if self._learned:
             self._rows.extend(row)
 

@@ -96,6 +96,11 @@ class StepUnderWay:
             FLAG: self._note_flag,
         }
 
+    @property
+    def is_in_backward(self):
+        """Return whether a backward pass has begun and not ended."""
+        return self._open[_BACKWARD] > 0
+
     def state(self):
         """Return all that decides, beside the events themselves, in which phases they come."""
         return self._open[:], self.phase, self._evaluating, self._fetched[:], self._feeding[:]

@@ -255,7 +255,7 @@ class StepLog:
             self._follow_all_threads()
             return came
         if has_others or self._learning_elsewhere.has_begun:
-            self._learning_elsewhere.take(self._thread, came)
+            self._learning_elsewhere.take(self._thread, came, self._under_way.is_in_backward)
         return of_thread
 
     def _take_rows(self, came):
