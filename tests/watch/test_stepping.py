@@ -279,6 +279,41 @@ def test_a_checkpoint_and_a_collection_count_once(program: Program) -> None:
     assert np.isclose(steps.step_s[30], 0.028)
 
 
+def test_interruptions_within_each_other_and_of_other_threads_count_once(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection within a copy took its time out of the forward once more."""
+    thread = 1
+    monkeypatch.setattr(stepping, "get_ident", lambda: thread)
+    program.train(30)
+    program.fetch()
+    program.now += MS
+    program.log.forward(0, GRAD)
+    began = program.now
+    program.now += 30 * MS
+    program.log.add_at(step_log.GC_BEGIN, 0, began + 10 * MS)
+    program.log.add_at(step_log.GC_END, 0, began + 18 * MS)
+    program.log.add_at(step_log.COPY_BEGIN, 0, began + 5 * MS)
+    program.log.add_at(step_log.GC_BEGIN, 0, began + 27 * MS)  # right between begin and end
+    program.log.add_at(step_log.GC_END, 0, began + 28 * MS)
+    thread = 2
+    program.log.add_at(step_log.COPY_BEGIN, 0, began + 29 * MS)
+    thread = 1
+    program.log.add_at(step_log.COPY_END, 0, began + 30 * MS)
+    thread = 2
+    program.log.add_at(step_log.COPY_END, 0, began + 30 * MS)
+    thread = 1
+    program.does(step_log.FORWARD_END)
+    program.backward()
+    program.update()
+    program.fetch()
+    steps = program.steps()
+    assert np.isclose(steps.phases_s[30, layout.GC], 0.009)
+    assert np.isclose(steps.phases_s[30, layout.COPY], 0.025 - 0.009)
+    assert np.isclose(steps.phases_s[30, layout.FORWARD], 0.031 - 0.025)
+    assert np.isclose(steps.step_s[30], 0.038)
+
+
 def test_a_later_phase_with_another_loader_is_found(program: Program) -> None:
     program.train(100, loader=0)
     program.train(200, loader=1)

@@ -45,6 +45,7 @@ from .event_rows import (
     pack,
 )
 from .held_events import HeldEvents
+from .interruptions import Interruptions
 from .learning_elsewhere import LEARNING_BEGINS, LearningElsewhere, is_partial
 from .overlapping_calls import ANY_THREAD, CallsElsewhere, OverlappingCalls
 from .repeated_steps import RepeatedSteps
@@ -114,7 +115,7 @@ class StepLog:
         self._boundary = array("q")
         self.due_ns = now  # when the next look at them is
         self._working = RLock()  # of the thread that takes them in
-        self._interrupted_ns = 0  # when the last copy or collection began
+        self._interruptions = Interruptions()
         # Steps.
         self._step_rows = StepRows(self._on_row, lambda: self.has_room(), now)
         self._repeats = RepeatedSteps()
@@ -172,11 +173,10 @@ class StepLog:
 
     def add_at(self, code, ident, t_ns, value=0):
         """Take in a copy or a garbage collection, whose end is told when it is over."""
-        if code in (step_log.COPY_BEGIN, step_log.GC_BEGIN):
-            self._interrupted_ns = t_ns
-        else:
-            took_ns = t_ns - self._interrupted_ns
-            row = pack(get_ident(), code, 0, perf_counter_ns(), took_ns)
+        thread = get_ident()
+        took_ns = self._interruptions.take(thread, code, t_ns)
+        if took_ns is not None:
+            row = pack(thread, code, 0, perf_counter_ns(), took_ns)
             self._append(row)
 
     def forward(self, model, flags, elements=0, rows=0, is_new=False):
