@@ -301,6 +301,22 @@ def test_calls_of_all_threads_count_each_by_its_own_time(
     assert told["total_s"] == pytest.approx(239 * 0.015)
 
 
+def test_the_end_of_another_models_call_ends_none(program: Program, thread: list[int]) -> None:
+    """A service of two models, where a call of the first one never ended."""
+    overlapping_calls(program, thread, 40)
+    assert program.log.infer()
+    program.log.work()
+    before = program.log.overlapping.facts()
+    other = 1 << event_rows.FORWARD_BITS
+    for number in (1, 2) * 20:
+        thread[0] = number
+        program.does(step_log.FORWARD_BEGIN, EVAL)
+        program.does(step_log.FORWARD_BEGIN, other)
+        program.does(step_log.FORWARD_END, 1, ms=100)
+    program.log.work()
+    assert program.log.overlapping.facts()["calls"] == before["calls"]
+
+
 def test_threads_that_call_after_the_first_one_are_followed_too(
     program: Program, thread: list[int]
 ) -> None:
