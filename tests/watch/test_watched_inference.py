@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.probe import step_log
 from torchdoctor.watch import end_report
 from torchdoctor.watch.alerts import Alerts
-from torchdoctor.watch.inside import event_rows, layout, stepping
+from torchdoctor.watch.inside import event_rows, inferring, layout, stepping
 from torchdoctor.watch.recording import Process, Start, read_run
 from torchdoctor.watch.remedies import remedies
 from torchdoctor.watch.summary import summary_of
@@ -27,6 +28,11 @@ CALLED = Process(
 LOOPS = {
     "many calls": "for _ in range(12_000):\n    model(torch.ones(8, 4))\n",
     "calls": "for _ in range(50):\n    model(torch.ones(8, 4))\n",
+    "calls beside an optimizer": (
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "optimizer.load_state_dict(optimizer.state_dict())\n"
+        "for _ in range(50):\n    model(torch.ones(8, 4))\n"
+    ),
     "calls of a part": (
         "whole = torch.nn.ModuleList([model])\n"
         "for _ in range(50):\n    whole[0](torch.ones(8, 4))\n"
@@ -185,6 +191,22 @@ def test_a_program_that_infers_is_watched_without_edits(tmp_path: Path, loop: st
     assert (told.step[0].location is None) == (kind != "loader")
     count = 12_000 if loop == "many calls" else 50  # more than are held until it is decided
     assert (told.program, told.unit, told.steps) == ("inference", unit, count)
+
+
+def test_an_optimizer_that_never_steps_is_waited_for_no_longer_than_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The service whose checkpoint has an optimizer showed nothing while it ran."""
+    now_s = 100
+    monkeypatch.setattr(inferring, "perf_counter_ns", lambda: now_s * 10**9)
+    watch = SimpleNamespace(log=SimpleNamespace(infer=lambda: True), optimizers_made={1})
+    inference = inferring.Inference(watch)
+    decided_s = None
+    for now_s in range(100, 200):
+        inference.called()
+        if inference.on and decided_s is None:
+            decided_s = now_s - 100
+    assert decided_s is not None and 30 <= decided_s <= 60
 
 
 def test_the_report_speaks_of_calls_and_of_no_training(tmp_path: Path) -> None:
