@@ -1,5 +1,7 @@
 """Steps and phases as they are found while the events come."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 import torch
@@ -216,6 +218,28 @@ def test_evaluation_over_another_loader_is_told_apart(program: Program) -> None:
     assert np.flatnonzero(evaluation).tolist() == [39, 79, 119]
     assert np.allclose(evaluation[evaluation > 0], 0.040, atol=0.002)
     assert program.told.count("evaluation") == 3
+
+
+def test_evaluation_is_told_apart_where_gradients_are_computed_by_hand(program: Program) -> None:
+    """Only backward passes and optimizers showed of which loader's batches something is learned."""
+
+    def learn(count: int) -> None:
+        for _ in range(count):
+            program.fetch()
+            program.does(step_log.GRADIENT_BEGIN)
+            program.does(step_log.GRADIENT_END)
+
+    for _ in range(3):
+        learn(40)
+        for _ in range(10):
+            program.fetch(loader=1)
+        program.does(step_log.FETCH_BEGIN, 1)
+        program.does(step_log.FETCH_END, 1, step_log.EXHAUSTED)
+    learn(40)
+    steps = program.steps()
+    assert program.found == [("loader", 0)] and len(steps) == 160
+    evaluation = steps.phases_s[:, layout.EVALUATION]
+    assert np.flatnonzero(evaluation).tolist() == [39, 79, 119]
 
 
 def test_loaders_of_a_line_are_the_same_where_they_shuffle_alike() -> None:
@@ -436,6 +460,33 @@ def test_an_input_of_more_elements_than_a_row_holds_is_one_of_the_most(program: 
     steps = program.steps()
     assert len(steps) == 40
     assert np.allclose(steps.rows["elements"], event_rows.MOST_ELEMENTS)
+
+
+def test_steps_of_which_only_batches_are_seen_are_known_too(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All batches so far were kept and copied in each step, as no forward took them."""
+    taken = []
+    take = program.log._take
+    monkeypatch.setattr(program.log, "_take", lambda *event: taken.append(event) or take(*event))
+    for _ in range(3_000):
+        program.fetch()
+        program.does(step_log.EXPLICIT_STEP)
+    assert program.steps().step[-1] == 3_000
+    assert len(taken) < 2_000, "of 9,000, until it is decided and known"
+
+
+def test_no_thread_ends_a_rest_while_another_takes_events_in(program: Program) -> None:
+    program.train(40)
+    program.log.work()
+    rest = Thread(target=program.log.rested, args=(100, program.now))
+    with program.log._working:
+        rest.start()
+        rest.join(0.2)
+        assert rest.is_alive()
+    rest.join()
+    program.train(40)
+    assert program.steps().step[-1] == 40 + 99 + 40
 
 
 def test_a_row_lasts_no_longer_than_a_kill_may_cost(

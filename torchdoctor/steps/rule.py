@@ -85,7 +85,7 @@ class StepRule:
         self._learned_before = -1  # and when the loader was fetched last
         self._longest = 1  # what is learned in the longest step
         self._passes_open = 0
-        self._has_passes = False
+        self.has_passes = False  # else calls of torch.autograd.grad stand for backward passes
         self.decision: Decision | None = None
         if decision is not None:
             self._decide(decision)
@@ -200,14 +200,14 @@ class StepRule:
             return decided.kind == "optimizer" and source == decided.source
         elif kind == BACKWARD_BEGIN:
             self._passes_open += 1
-            self._has_passes = True
+            self.has_passes = True
             if self._passes_open > 1:
                 return False
             self.learned += 1
             return decided.kind == "backward" and decided.source is None
         elif kind == BACKWARD_END:
             self._passes_open = max(self._passes_open - 1, 0)
-        elif kind == GRADIENT and not self._has_passes:
+        elif kind == GRADIENT and not self.has_passes:
             self.learned += 1
             return decided.source == GRADIENTS
         elif kind == BATCH:

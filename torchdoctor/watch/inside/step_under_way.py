@@ -22,6 +22,7 @@ from .event_rows import (
     ROWS_BITS,
     TRAINING,
 )
+from .learning_elsewhere import is_partial
 
 # Events whose value counts in each step, also in one that is taken in at once.
 TELLING = (
@@ -81,7 +82,7 @@ class StepUnderWay:
         # Evaluations.
         self._evaluating = _NOT  # or how the evaluation shows that the program is in
         self._evaluation_ns = 0  # when it began
-        self._fetched = []  # places of the loaders fetched since the last forward
+        self._fetched = []  # places of the loaders fetched since the last forward, the last ones
         self._feeding = []  # of those that the last forward had its batch from
         self._learned_from = set()  # places of loaders
         self._trained = set()  # models
@@ -92,6 +93,7 @@ class StepUnderWay:
             step_log.FORWARD_BEGIN: self._note_forward,
             step_log.BACKWARD_BEGIN: self._note_learning,
             step_log.OPTIMIZER_BEGIN: self._note_learning,
+            step_log.GRADIENT_BEGIN: self._note_gradient,
             step_log.EXPLICIT_STEP: self._note_explicit,
             FLAG: self._note_flag,
         }
@@ -244,6 +246,7 @@ class StepUnderWay:
     def _note_fetch(self, ident, now, _):
         place = self._place_of(ident)
         self._fetched.append(place)
+        del self._fetched[:-_MOST_FEEDING]  # where no model is known no forward takes them
         if self.rule.learned or self.number:
             self._evaluate(_BY_LOADER if self._is_of_evaluation(place) else _NOT, now)
 
@@ -262,7 +265,7 @@ class StepUnderWay:
 
     def _note_forward(self, ident, now, _):
         if self._fetched:
-            self._feeding = self._fetched[-_MOST_FEEDING:]
+            self._feeding = self._fetched
             self._fetched = []
         model = ident >> FORWARD_BITS
         if ident & LEARNING == LEARNING and not self.infers:
@@ -285,6 +288,11 @@ class StepUnderWay:
             self._feeding = []
             self._fetched = []
         self._evaluate(_NOT, now)
+
+    def _note_gradient(self, ident, now, value):
+        """Note a gradient by itself: where passes are made it is a part of what they go through."""
+        if not is_partial(step_log.GRADIENT_BEGIN, ident) and not self.rule.has_passes:
+            self._note_learning(ident, now, value)
 
     def _note_explicit(self, *_):
         if self.kind != "explicit":

@@ -190,13 +190,14 @@ class StepLog:
 
     def forward_earlier(self, model, flags, began_ns, ended_ns):
         """Take in a forward that has ended, unless it is decided what a step is."""
-        self.work()
-        if self._thread is None:
-            thread = get_ident()
-            ident = model << FORWARD_BITS | flags
-            begin = thread, step_log.FORWARD_BEGIN, ident, began_ns, 0
-            end = thread, step_log.FORWARD_END, model, ended_ns, flags
-            self._held.add_earlier([begin, end])
+        with self._working:
+            self.work()
+            if self._thread is None:
+                thread = get_ident()
+                ident = model << FORWARD_BITS | flags
+                begin = thread, step_log.FORWARD_BEGIN, ident, began_ns, 0
+                end = thread, step_log.FORWARD_END, model, ended_ns, flags
+                self._held.add_earlier([begin, end])
 
     def exchanged(self, entry_ns, is_final, has_ended=True):
         """Note an exchange between ranks; the step's first, unless it is the gradients' own."""
@@ -216,15 +217,16 @@ class StepLog:
 
         The step under way is the first of them. A boundary follows, or a loader begins.
         """
-        self.work()
-        self._under_way.rested(steps, now)
-        self._boundary = array("q")  # other steps came after it
-        self.due_ns = 0  # the next boundary counts at once
-        if at_loader and self._under_way.kind == "loader":
-            self._rule.add_known_step(0)
-            self._under_way.end(now)  # the loader may be that of an evaluation
-        else:
-            self._rule.learned_unseen()  # so that the next fetch is a boundary
+        with self._working:
+            self.work()
+            self._under_way.rested(steps, now)
+            self._boundary = array("q")  # other steps came after it
+            self.due_ns = 0  # the next boundary counts at once
+            if at_loader and self._under_way.kind == "loader":
+                self._rule.add_known_step(0)
+                self._under_way.end(now)  # the loader may be that of an evaluation
+            else:
+                self._rule.learned_unseen()  # so that the next fetch is a boundary
 
     @dynamo_frames.quietly
     def work(self):
