@@ -104,8 +104,12 @@ class StepUnderWay:
         return self._open[_BACKWARD] > 0
 
     def state(self):
-        """Return all that decides, beside the events themselves, in which phases they come."""
-        return self._open[:], self.phase, self._evaluating, self._fetched[:], self._feeding[:]
+        """Return all that decides, beside the events, in which phases they come, and what learns.
+
+        Calls of torch.autograd.grad learn until the first backward pass.
+        """
+        where = self._open[:], self.phase, self._evaluating
+        return (*where, self._fetched[:], self._feeding[:], self.rule.has_passes)
 
     def begin_at(self, now):
         """Let the step begin here: what came before it belongs to no step."""
