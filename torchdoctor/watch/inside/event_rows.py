@@ -91,12 +91,23 @@ class EventRows:
         return self._key_bytes[KEY_BYTES * start : KEY_BYTES * end]
 
 
-def of_thread(rows, thread):
-    """Return the rows of one thread."""
-    if rows[::NUMBERS].count(thread) * NUMBERS == len(rows):
+def places_of_others(rows, thread):
+    """Return the places of the rows that are not of a thread."""
+    threads = rows[::NUMBERS]
+    if threads.count(thread) == len(threads):
+        return []
+    return [at for at, its_thread in enumerate(threads) if its_thread != thread]
+
+
+def without(rows, places):
+    """Return rows without those at some places, which are in order."""
+    if not places:
         return rows
     kept = rows[:0]
-    for at in range(0, len(rows), NUMBERS):
-        if rows[at] == thread:
-            kept.extend(rows[at : at + NUMBERS])
+    first = 0  # after the last place
+    for place in places:
+        if place > first:
+            kept.extend(rows[NUMBERS * first : NUMBERS * place])
+        first = place + 1
+    kept.extend(rows[NUMBERS * first :])
     return kept

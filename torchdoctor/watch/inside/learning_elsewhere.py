@@ -20,6 +20,11 @@ def is_partial(code, ident):
     return ident == _PARTIAL and code in _GRADIENT
 
 
+def _learns(key):
+    code = code_of(key)
+    return code in LEARNING_BEGINS and not is_partial(code, ident_of(key))
+
+
 class LearningElsewhere:
     """Events of other threads, from the first one on by which one of them learned."""
 
@@ -35,6 +40,11 @@ class LearningElsewhere:
         """Return whether another thread has learned since the followed one did."""
         return bool(self._learned)
 
+    @staticmethod
+    def begins(rows, places):
+        """Return whether something is learned with an event at one of the places."""
+        return any(_learns(rows[NUMBERS * place + 1]) for place in places)
+
     def take(self, followed, rows, in_backward):
         """Take in events of all threads, of which one is followed.
 
@@ -43,14 +53,13 @@ class LearningElsewhere:
         """
         for at in range(0, len(rows), NUMBERS):
             key = rows[at + 1]
-            code = code_of(key)
-            learns = code in LEARNING_BEGINS and not is_partial(code, ident_of(key))
+            learns = _learns(key)
             if rows[at] != followed:
                 self._take_of_other(rows[at : at + NUMBERS], learns and not in_backward)
             elif learns:
-                in_backward = code == step_log.BACKWARD_BEGIN
+                in_backward = code_of(key) == step_log.BACKWARD_BEGIN
                 self._forget()
-            elif code == step_log.BACKWARD_END:
+            elif code_of(key) == step_log.BACKWARD_END:
                 in_backward = False
         if len(self._rows) > _MOST_NUMBERS:
             del self._rows[:-_MOST_NUMBERS]

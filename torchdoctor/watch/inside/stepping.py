@@ -186,7 +186,9 @@ class StepLog:
             ident |= NEW_INPUT
         if elements > MOST_ELEMENTS:
             elements = MOST_ELEMENTS
-        self.add(step_log.FORWARD_BEGIN, ident, elements << ROWS_BITS | min(rows, MOST_ROWS))
+        if rows > MOST_ROWS:
+            rows = MOST_ROWS
+        self.add(step_log.FORWARD_BEGIN, ident, elements << ROWS_BITS | rows)
 
     def forward_earlier(self, model, flags, began_ns, ended_ns):
         """Take in a forward that has ended, unless it is decided what a step is."""
@@ -251,14 +253,14 @@ class StepLog:
 
     def _of_followed(self, came):
         """Return the events of the thread that is followed; of all, if from here on all are."""
-        of_thread = event_rows.of_thread(came, self._thread)
-        has_others = len(of_thread) < len(came)
-        if self.infers and self._is_called_elsewhere(came, has_others):
+        others = event_rows.places_of_others(came, self._thread)
+        if self.infers and self._is_called_elsewhere(came, len(others) > 0):
             self._follow_all_threads()
             return came
-        if has_others or self._learning_elsewhere.has_begun:
-            self._learning_elsewhere.take(self._thread, came, self._under_way.is_in_backward)
-        return of_thread
+        elsewhere = self._learning_elsewhere
+        if elsewhere.has_begun or elsewhere.begins(came, others):
+            elsewhere.take(self._thread, came, self._under_way.is_in_backward)
+        return event_rows.without(came, others)
 
     def _take_rows(self, came):
         rows = self._boundary + came
