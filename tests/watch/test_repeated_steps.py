@@ -75,6 +75,18 @@ class Mixed(Program):
         if number == 50:
             self.log.infer()
 
+    def fetches_twice(self, number: int) -> None:
+        for _ in range(self.random.choice((1, 2, 2, 2, 4))):
+            self.fetch()
+        self.trains(number)
+
+    def checkpoints(self, number: int) -> None:
+        self.forward()
+        self.does(step_log.BACKWARD_BEGIN)
+        for _ in range(number // 40):
+            self.backward()
+        self.does(step_log.BACKWARD_END)
+
     def computes_gradients(self, number: int) -> None:
         self.fetch(loader=self.random.choice((0, 0, 0, 2)))
         self.forward()
@@ -103,6 +115,7 @@ class Mixed(Program):
         kinds: list[Callable[[int], None]] = [
             *(self.trains, self.updates_alone, self.accumulates, self.raises_now_and_then),
             *(self.marks_steps, self.collects, self.evaluates, self.infers, self.rests),
+            *(self.fetches_twice, self.checkpoints),
             *(self.computes_gradients, self.learns_both_ways, self.trains_elsewhere),
         ]
         chosen = self.random.sample(kinds, self.random.randint(1, 4))

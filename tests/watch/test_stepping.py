@@ -476,6 +476,21 @@ def test_steps_of_which_only_batches_are_seen_are_known_too(
     assert len(taken) < 2_000, "of 9,000, until it is decided and known"
 
 
+def test_steps_of_several_batches_of_one_loader_are_known_too(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second batch was looked at as if it began a step, so that none was known."""
+    taken = []
+    take = program.log._take
+    monkeypatch.setattr(program.log, "_take", lambda *event: taken.append(event) or take(*event))
+    for _ in range(1_000):
+        program.fetch()
+        program.train(1)
+    steps = program.steps()
+    assert steps.step[-1] == 1_000 and np.allclose(steps.samples, 64)
+    assert len(taken) < 3_000, "of 10,000, until it is decided and known"
+
+
 def test_no_thread_ends_a_rest_while_another_takes_events_in(program: Program) -> None:
     program.train(40)
     program.log.work()

@@ -62,13 +62,13 @@ class EventRows:
         thread = self._rows[NUMBERS * at]
         return thread, halves[2 * at], halves[2 * at + 1], self.times[at], self.values[at]
 
-    def sequence_from(self, start):
-        """Return the sequence up to where the event at `start` comes again, and that place.
+    def sequence_from(self, start, after):
+        """Return the sequence from `start` up to where that event comes again, and that place.
 
-        Where it does not come again the sequence is empty.
+        It comes again after a place. Where it does not the sequence is empty.
         """
         try:
-            end = self._keys.index(self._keys[start], start + 1)
+            end = self._keys.index(self._keys[start], after + 1)
         except ValueError:
             end = start
         return self._key_bytes[KEY_BYTES * start : KEY_BYTES * end], end

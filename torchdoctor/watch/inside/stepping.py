@@ -253,14 +253,14 @@ class StepLog:
 
     def _of_followed(self, came):
         """Return the events of the thread that is followed; of all, if from here on all are."""
-        others = event_rows.places_of_others(came, self._thread)
-        if self.infers and self._is_called_elsewhere(came, len(others) > 0):
+        places = event_rows.places_of_others(came, self._thread)
+        if self.infers and self._is_called_elsewhere(came, len(places) > 0):
             self._follow_all_threads()
             return came
         elsewhere = self._learning_elsewhere
-        if elsewhere.has_begun or elsewhere.begins(came, others):
+        if elsewhere.has_begun or elsewhere.begins(came, places):
             elsewhere.take(self._thread, came, self._under_way.is_in_backward)
-        return event_rows.without(came, others)
+        return event_rows.without(came, places)
 
     def _take_rows(self, came):
         rows = self._boundary + came
@@ -334,9 +334,12 @@ class StepLog:
         rule = self._rule
         under_way = self._under_way
         state = under_way.state()  # each of these steps ends as it began
+        repeats = self._repeats
         while not rule.decides_anew:  # then it needs each event
-            sequence, end = events.sequence_from(boundary_at)
-            pattern = self._repeats.by_sequence.get(sequence)
+            sequence, end = events.sequence_from(boundary_at, boundary_at)
+            pattern = repeats.by_sequence.get(sequence)
+            if pattern is None and repeats.most_within:
+                pattern, end = repeats.of_several(events, boundary_at, end)
             if pattern is None:
                 break
             state_of_pattern, phases, telling, learned = pattern
