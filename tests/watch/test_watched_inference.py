@@ -152,6 +152,18 @@ def test_a_gradient_within_the_call_of_a_model_is_a_part_of_it(program: Program)
     assert program.log.infers and not learning
 
 
+def test_brief_calls_before_the_begin_of_a_training_are_all_kept(program: Program) -> None:
+    """The last ones share a row, which was lost where the program ended before a step of it."""
+    for call in range(2_000):
+        program.does(step_log.FORWARD_BEGIN, ms=0.005)
+        program.does(step_log.FORWARD_END, ms=0.005)
+        if call == 1_000:
+            assert program.log.infer()
+    program.backward()
+    steps = program.steps()
+    assert steps.steps.sum() == program.log.step == 1_999  # what learned began with the last one
+
+
 def test_a_training_has_nothing_of_the_evaluation_before_it(program: Program) -> None:
     """The samples and the new shape of the last call were those of the first step as well."""
     for _ in range(40):

@@ -20,7 +20,8 @@ at the next one the step has ended, and becomes a row of the log, or a part of o
     StepRows                            gets each step that has ended, and writes rows
 
 Events of one thread count: that which trains, or calls the models; others' are dropped. Where
-several threads call them all count (`overlapping_calls`). The rule may decide anew at any event
+several threads call them all count (`overlapping_calls`), and a training that moves to another
+thread is followed there (`learning_elsewhere`). The rule may decide anew at any event
 (`_found`); `steps.rule` explains its words, as a leaning or a provisional decision. What was taken
 for inference is begun again with the first event by which something is learned (`_begin_anew`).
 """
@@ -562,8 +563,7 @@ class StepLog:
                 self._follow_learner(0 if self.infers else self._rule.silence)
         self.settle()
         self._end_last_step()
-        if self._thread is not None:
-            self._step_rows.write_rest(self._under_way.began_ns, self.step)
+        self._step_rows.write_rest(self._under_way.began_ns, self.step)
 
     def _end_last_step(self):
         """End the step under way with its last event, if one has begun."""
