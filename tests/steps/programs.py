@@ -561,6 +561,18 @@ def batches_fetched_by_another_thread(tape: Tape) -> None:
         tape.learn()
 
 
+@_is("optimizer", 60, 0)
+def checkpoints_computed_again_in_a_thread_of_autograd(tape: Tape) -> None:
+    for _ in range(60):
+        tape.forward()
+        with tape.within(step_log.BACKWARD_BEGIN):
+            tape.thread = 1
+            for _ in range(40):
+                tape.backward()
+            tape.thread = 0
+        tape.update()
+
+
 @_infers("forward", 200)
 def forward_only_loop(tape: Tape) -> None:
     for _ in range(200):

@@ -14,7 +14,7 @@ from torchdoctor.watch.inside import stepping
 from torchdoctor.watch.inside.repeated_steps import RepeatedSteps
 from torchdoctor.watch.inside.step_under_way import StepUnderWay
 
-SEEDS = range(120)
+SEEDS = range(160)
 LENGTHS = (3, 20, 60, 150)  # steps of a phase of a program
 TIMES_MS = (0.003, 0.05, 1.0, 20.0)  # from one event to the next
 
@@ -75,6 +75,35 @@ class Mixed(Program):
         if number == 50:
             self.log.infer()
 
+    def fetches_twice(self, number: int) -> None:
+        for _ in range(self.random.choice((1, 2, 2, 2, 4))):
+            self.fetch()
+        self.trains(number)
+
+    def checkpoints(self, number: int) -> None:
+        self.forward()
+        self.does(step_log.BACKWARD_BEGIN)
+        for _ in range(number // 40):
+            self.backward()
+        self.does(step_log.BACKWARD_END)
+
+    def computes_gradients(self, number: int) -> None:
+        self.fetch(loader=self.random.choice((0, 0, 0, 2)))
+        self.forward()
+        kind = self.random.randrange(len(step_log.GRADIENT_CALLS))
+        self.does(step_log.GRADIENT_BEGIN, kind)
+        self.does(step_log.GRADIENT_END, kind)
+
+    def learns_both_ways(self, number: int) -> None:
+        self.computes_gradients(number)
+        if number > 50 and number % 8 == 0:
+            self.backward()
+
+    def trains_elsewhere(self, number: int) -> None:
+        self.thread = 3
+        self.trains(number)
+        self.thread = 1
+
     def rests(self, number: int) -> None:
         self.trains(number)
         if self.random.random() < 0.03:
@@ -86,6 +115,8 @@ class Mixed(Program):
         kinds: list[Callable[[int], None]] = [
             *(self.trains, self.updates_alone, self.accumulates, self.raises_now_and_then),
             *(self.marks_steps, self.collects, self.evaluates, self.infers, self.rests),
+            *(self.fetches_twice, self.checkpoints),
+            *(self.computes_gradients, self.learns_both_ways, self.trains_elsewhere),
         ]
         chosen = self.random.sample(kinds, self.random.randint(1, 4))
         for _ in range(self.random.randint(1, 6)):

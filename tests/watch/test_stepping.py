@@ -1,5 +1,7 @@
 """Steps and phases as they are found while the events come."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 import torch
@@ -218,6 +220,28 @@ def test_evaluation_over_another_loader_is_told_apart(program: Program) -> None:
     assert program.told.count("evaluation") == 3
 
 
+def test_evaluation_is_told_apart_where_gradients_are_computed_by_hand(program: Program) -> None:
+    """Only backward passes and optimizers showed of which loader's batches something is learned."""
+
+    def learn(count: int) -> None:
+        for _ in range(count):
+            program.fetch()
+            program.does(step_log.GRADIENT_BEGIN)
+            program.does(step_log.GRADIENT_END)
+
+    for _ in range(3):
+        learn(40)
+        for _ in range(10):
+            program.fetch(loader=1)
+        program.does(step_log.FETCH_BEGIN, 1)
+        program.does(step_log.FETCH_END, 1, step_log.EXHAUSTED)
+    learn(40)
+    steps = program.steps()
+    assert program.found == [("loader", 0)] and len(steps) == 160
+    evaluation = steps.phases_s[:, layout.EVALUATION]
+    assert np.flatnonzero(evaluation).tolist() == [39, 79, 119]
+
+
 def test_loaders_of_a_line_are_the_same_where_they_shuffle_alike() -> None:
     loaders, line = hooks.Loaders(None), {"file": "data.py", "line": 7}
     dataset = torch.arange(4)
@@ -279,6 +303,41 @@ def test_a_checkpoint_and_a_collection_count_once(program: Program) -> None:
     assert np.isclose(steps.step_s[30], 0.028)
 
 
+def test_interruptions_within_each_other_and_of_other_threads_count_once(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection within a copy took its time out of the forward once more."""
+    thread = 1
+    monkeypatch.setattr(stepping, "get_ident", lambda: thread)
+    program.train(30)
+    program.fetch()
+    program.now += MS
+    program.log.forward(0, GRAD)
+    began = program.now
+    program.now += 30 * MS
+    program.log.add_at(step_log.GC_BEGIN, 0, began + 10 * MS)
+    program.log.add_at(step_log.GC_END, 0, began + 18 * MS)
+    program.log.add_at(step_log.COPY_BEGIN, 0, began + 5 * MS)
+    program.log.add_at(step_log.GC_BEGIN, 0, began + 27 * MS)  # right between begin and end
+    program.log.add_at(step_log.GC_END, 0, began + 28 * MS)
+    thread = 2
+    program.log.add_at(step_log.COPY_BEGIN, 0, began + 29 * MS)
+    thread = 1
+    program.log.add_at(step_log.COPY_END, 0, began + 30 * MS)
+    thread = 2
+    program.log.add_at(step_log.COPY_END, 0, began + 30 * MS)
+    thread = 1
+    program.does(step_log.FORWARD_END)
+    program.backward()
+    program.update()
+    program.fetch()
+    steps = program.steps()
+    assert np.isclose(steps.phases_s[30, layout.GC], 0.009)
+    assert np.isclose(steps.phases_s[30, layout.COPY], 0.025 - 0.009)
+    assert np.isclose(steps.phases_s[30, layout.FORWARD], 0.031 - 0.025)
+    assert np.isclose(steps.step_s[30], 0.038)
+
+
 def test_a_later_phase_with_another_loader_is_found(program: Program) -> None:
     program.train(100, loader=0)
     program.train(200, loader=1)
@@ -300,6 +359,18 @@ def test_a_step_keeps_when_the_rank_was_ready(program: Program) -> None:
     steps = program.steps()
     assert np.allclose(steps.entry_ns - steps.start_ns, 7 * MS, rtol=1e-3)
     assert np.allclose(steps.exchanged_ns - steps.entry_ns, 5 * MS, rtol=2e-3)
+
+
+def test_what_came_before_the_first_step_is_none_of_its_own(program: Program) -> None:
+    """Ranks exchange their parameters first: the first one's wait began before the first step."""
+    program.forward()
+    program.now += MS
+    program.log.exchanged(program.now - MS, False)
+    program.train(40)
+    steps = program.steps()
+    assert np.isnan(steps.entry_ns[0])
+    for column in ("samples", "elements", "entry"):
+        assert steps.rows[column][0] == steps.rows[column][1], column
 
 
 def test_steps_without_hooks_become_one_row(program: Program) -> None:
@@ -374,6 +445,63 @@ def test_steps_with_known_events_are_taken_in_at_once_and_alike(
     assert np.flatnonzero(steps.phases_s[:, layout.GC]).tolist() == [143]
     assert np.flatnonzero(steps.phases_s[:, layout.EVALUATION]).tolist() == [146]
     assert np.flatnonzero(steps.has(layout.NEW_INPUT)).tolist() == [150]
+
+
+def test_an_input_of_more_elements_than_a_row_holds_is_one_of_the_most(program: Program) -> None:
+    """An expanded tensor: three such inputs, and the watch removed itself as if it had failed."""
+    rows = 1 << 41
+    for _ in range(40):
+        program.fetch()
+        program.now += MS
+        program.log.forward(0, GRAD, 3 * rows, rows)
+        program.does(step_log.FORWARD_END)
+        program.backward()
+        program.update()
+    steps = program.steps()
+    assert len(steps) == 40
+    assert np.allclose(steps.rows["elements"], event_rows.MOST_ELEMENTS)
+
+
+def test_steps_of_which_only_batches_are_seen_are_known_too(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All batches so far were kept and copied in each step, as no forward took them."""
+    taken = []
+    take = program.log._take
+    monkeypatch.setattr(program.log, "_take", lambda *event: taken.append(event) or take(*event))
+    for _ in range(3_000):
+        program.fetch()
+        program.does(step_log.EXPLICIT_STEP)
+    assert program.steps().step[-1] == 3_000
+    assert len(taken) < 2_000, "of 9,000, until it is decided and known"
+
+
+def test_steps_of_several_batches_of_one_loader_are_known_too(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second batch was looked at as if it began a step, so that none was known."""
+    taken = []
+    take = program.log._take
+    monkeypatch.setattr(program.log, "_take", lambda *event: taken.append(event) or take(*event))
+    for _ in range(1_000):
+        program.fetch()
+        program.train(1)
+    steps = program.steps()
+    assert steps.step[-1] == 1_000 and np.allclose(steps.samples, 64)
+    assert len(taken) < 3_000, "of 10,000, until it is decided and known"
+
+
+def test_no_thread_ends_a_rest_while_another_takes_events_in(program: Program) -> None:
+    program.train(40)
+    program.log.work()
+    rest = Thread(target=program.log.rested, args=(100, program.now))
+    with program.log._working:
+        rest.start()
+        rest.join(0.2)
+        assert rest.is_alive()
+    rest.join()
+    program.train(40)
+    assert program.steps().step[-1] == 40 + 99 + 40
 
 
 def test_a_row_lasts_no_longer_than_a_kill_may_cost(

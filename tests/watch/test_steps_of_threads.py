@@ -111,6 +111,78 @@ def test_no_moment_is_between_two_calls_of_several_threads(
     assert program.log.step > 1000 and not seen
 
 
+def test_a_training_that_moves_to_another_thread_is_followed(
+    program: Program, thread: list[int]
+) -> None:
+    """The first epoch in the main thread, later ones in a worker: the report ended with it."""
+    program.train(50)
+    program.log.work()
+    thread[0] = 2
+    program.train(500)
+    thread[0] = 3
+    program.train(20)
+    steps = program.steps()
+    assert 50 + 499 + 19 <= steps.steps.sum() <= 570  # one batch is fetched before it is known
+    assert {place for _, place in program.found} == {0}
+    starts = steps.start_ns
+    ends = starts + (steps.total_s * 1e9).astype(int)
+    assert (starts[1:] - ends[:-1] > -20_000).all(), "no moment is in two steps"
+
+
+def test_a_training_after_calls_in_another_thread_is_followed(
+    program: Program, thread: list[int]
+) -> None:
+    calls(program, 40)
+    assert program.log.infer()
+    program.log.work()
+    thread[0] = 2
+    for _ in range(40):
+        program.backward()
+        program.update()
+    program.steps()
+    assert program.found == [("forward", 0), ("optimizer", 0)] and not program.log.infers
+
+
+def test_of_threads_that_train_at_once_the_first_one_is_followed(
+    program: Program, thread: list[int]
+) -> None:
+    program.train(40)
+    program.log.work()
+    for round_ in range(200):
+        thread[0] = 1
+        program.train(1)
+        for number in range(2, 40):
+            thread[0] = number
+            program.train(2 if round_ % 3 else 4, loader=number)
+        if round_ % 20 == 19:
+            program.log.work()
+    thread[0] = 1
+    program.train(1)
+    assert program.found == [("loader", 0)]
+    assert program.steps().steps.sum() == 241
+
+
+def test_what_another_thread_computes_again_within_a_backward_is_a_part_of_it(
+    program: Program, thread: list[int]
+) -> None:
+    """Checkpointing on a GPU: its passes are those of the thread that autograd has for it."""
+    for _ in range(100):
+        program.fetch()
+        program.forward()
+        program.does(step_log.BACKWARD_BEGIN)
+        program.log.work()
+        thread[0] = 2
+        for _ in range(150):
+            program.backward()
+        program.log.work()
+        thread[0] = 1
+        program.does(step_log.BACKWARD_END)
+        program.update()
+        program.log.work()
+    assert program.found == [("loader", 0)]
+    assert program.steps().steps.sum() == 100
+
+
 def test_a_training_after_calls_of_several_threads_is_whole(
     program: Program, thread: list[int]
 ) -> None:

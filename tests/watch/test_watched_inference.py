@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.probe import step_log
 from torchdoctor.watch import end_report
 from torchdoctor.watch.alerts import Alerts
-from torchdoctor.watch.inside import event_rows, stepping
+from torchdoctor.watch.inside import event_rows, inferring, layout, stepping
 from torchdoctor.watch.recording import Process, Start, read_run
 from torchdoctor.watch.remedies import remedies
 from torchdoctor.watch.summary import summary_of
@@ -27,9 +28,23 @@ CALLED = Process(
 LOOPS = {
     "many calls": "for _ in range(12_000):\n    model(torch.ones(8, 4))\n",
     "calls": "for _ in range(50):\n    model(torch.ones(8, 4))\n",
+    "calls beside an optimizer": (
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "optimizer.load_state_dict(optimizer.state_dict())\n"
+        "for _ in range(50):\n    model(torch.ones(8, 4))\n"
+    ),
     "calls of a part": (
         "whole = torch.nn.ModuleList([model])\n"
         "for _ in range(50):\n    whole[0](torch.ones(8, 4))\n"
+    ),
+    "calls that differentiate": (
+        "class Forces(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        with torch.enable_grad():\n"
+        "            x = x.clone().requires_grad_()\n"
+        "            return torch.autograd.grad(super().forward(x).sum(), x, create_graph=True)\n"
+        "model = Forces(4, 2).eval()\n"
+        "for _ in range(50):\n    model(torch.ones(8, 4))\n"
     ),
     "batches": (
         "data = torch.utils.data.TensorDataset(torch.ones(400, 4))\n"
@@ -115,6 +130,62 @@ def test_a_training_that_began_with_an_evaluation_is_a_training(program: Program
     assert program.found == [("forward", 0), ("loader", 0)] and not program.log.infers
 
 
+def test_a_gradient_within_the_call_of_a_model_is_a_part_of_it(program: Program) -> None:
+    """Nothing was shown of a model of physics: its forces are gradients, and began all anew."""
+    partial = step_log.GRADIENT_CALLS.index("create_graph")
+    learning = []
+    program.log.on_learning = learning.append
+
+    def call() -> None:
+        program.now += MS
+        program.log.forward(0, EVAL, 96, 32)
+        program.does(step_log.GRADIENT_BEGIN, partial)
+        program.does(step_log.GRADIENT_END, partial)
+        program.does(step_log.FORWARD_END)
+
+    for _ in range(40):
+        call()
+    assert program.log.infer() and program.found == [("forward", 0)]
+    for _ in range(40):
+        call()
+    assert len(program.steps()) == 80
+    assert program.log.infers and not learning
+
+
+def test_brief_calls_before_the_begin_of_a_training_are_all_kept(program: Program) -> None:
+    """The last ones share a row, which was lost where the program ended before a step of it."""
+    for call in range(2_000):
+        program.does(step_log.FORWARD_BEGIN, ms=0.005)
+        program.does(step_log.FORWARD_END, ms=0.005)
+        if call == 1_000:
+            assert program.log.infer()
+    program.backward()
+    steps = program.steps()
+    assert steps.steps.sum() == program.log.step == 1_999  # what learned began with the last one
+
+
+def test_a_training_has_nothing_of_the_evaluation_before_it(program: Program) -> None:
+    """The samples and the new shape of the last call were those of the first step as well."""
+    for _ in range(40):
+        program.forward(EVAL)
+    assert program.log.infer()
+    program.log.work()
+    program.now += MS
+    program.log.forward(0, EVAL, 9_600, 3_200, is_new=True)
+    program.does(step_log.FORWARD_END)
+    program.log.exchanged(program.now, False)
+    program.backward()
+    program.update()
+    program.train(40, loader=None)
+    found = program.steps()
+    assert program.found == [("forward", 0), ("optimizer", 0)]
+    first, second = np.flatnonzero(found.step > found.step[-1] - 41)[:2]
+    assert found.rows["samples"][first] == found.rows["elements"][first] == 0
+    assert found.rows["entry"][first] == 0 and not found.has(layout.NEW_INPUT)[first]
+    assert found.phases_s[first, layout.FORWARD] == 0
+    assert np.isclose(found.total_s[first], (found.start_ns[second] - found.start_ns[first]) / 1e9)
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_program_that_infers_is_watched_without_edits(tmp_path: Path, loop: str) -> None:
     model = "import torch\nmodel = torch.nn.Linear(4, 2).eval()\ntorch.set_grad_enabled(False)\n"
@@ -127,10 +198,27 @@ def test_a_program_that_infers_is_watched_without_edits(tmp_path: Path, loop: st
     (log,) = read_run(run).processes
     assert log.process.step_kind == kind
     assert [evidence.fact for evidence in told.step] == [f"step-{kind}", "no-gradient"]
-    assert told.step[0].values["name"] == (None if kind == "loader" else "Linear")
+    name = "Forces" if loop == "calls that differentiate" else "Linear"
+    assert told.step[0].values["name"] == (None if kind == "loader" else name)
     assert (told.step[0].location is None) == (kind != "loader")
     count = 12_000 if loop == "many calls" else 50  # more than are held until it is decided
     assert (told.program, told.unit, told.steps) == ("inference", unit, count)
+
+
+def test_an_optimizer_that_never_steps_is_waited_for_no_longer_than_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The service whose checkpoint has an optimizer showed nothing while it ran."""
+    now_s = 100
+    monkeypatch.setattr(inferring, "perf_counter_ns", lambda: now_s * 10**9)
+    watch = SimpleNamespace(log=SimpleNamespace(infer=lambda: True), optimizers_made={1})
+    inference = inferring.Inference(watch)
+    decided_s = None
+    for now_s in range(100, 200):
+        inference.called()
+        if inference.on and decided_s is None:
+            decided_s = now_s - 100
+    assert decided_s is not None and 30 <= decided_s <= 60
 
 
 def test_the_report_speaks_of_calls_and_of_no_training(tmp_path: Path) -> None:
@@ -245,6 +333,22 @@ def test_calls_of_all_threads_count_each_by_its_own_time(
     told = program.log.overlapping.facts()
     assert (told["calls"], told["most_at_once"]) == (239, 2)
     assert told["total_s"] == pytest.approx(239 * 0.015)
+
+
+def test_the_end_of_another_models_call_ends_none(program: Program, thread: list[int]) -> None:
+    """A service of two models, where a call of the first one never ended."""
+    overlapping_calls(program, thread, 40)
+    assert program.log.infer()
+    program.log.work()
+    before = program.log.overlapping.facts()
+    other = 1 << event_rows.FORWARD_BITS
+    for number in (1, 2) * 20:
+        thread[0] = number
+        program.does(step_log.FORWARD_BEGIN, EVAL)
+        program.does(step_log.FORWARD_BEGIN, other)
+        program.does(step_log.FORWARD_END, 1, ms=100)
+    program.log.work()
+    assert program.log.overlapping.facts()["calls"] == before["calls"]
 
 
 def test_threads_that_call_after_the_first_one_are_followed_too(

@@ -223,7 +223,7 @@ def _threads(events: Events) -> np.ndarray:
         (step_log.FETCH_BEGIN, fetches),
         (step_log.LEARNED, fetches),
         (step_log.FORWARD_END, fetches),
-        (step_log.BACKWARD_END, passes),
+        (step_log.BACKWARD_END, _passes_ended(events)),
         (step_log.OPTIMIZER_END, updates),
     ):
         named = np.where(events.code == code, latest, named)
@@ -234,6 +234,22 @@ def _latest(events: Events, code: int) -> np.ndarray:
     """Return the row of the latest event of a code, at each event; -1: none yet."""
     rows = np.where(events.code == code, np.arange(len(events)), -1)
     return np.asarray(np.maximum.accumulate(rows))
+
+
+def _passes_ended(events: Events) -> np.ndarray:
+    """Return the row where the pass began that ends with each event; -1: none does.
+
+    Of passes within each other the last one to begin ends first.
+    """
+    begins = np.full(len(events), -1, dtype=np.int64)
+    opened = list[int]()
+    rows = events.at(step_log.BACKWARD_BEGIN, step_log.BACKWARD_END)
+    for row, code in zip(rows.tolist(), events.code[rows].tolist(), strict=True):
+        if code == step_log.BACKWARD_BEGIN:
+            opened.append(row)
+        elif opened:
+            begins[row] = opened.pop()
+    return begins
 
 
 def _passes_open(events: Events) -> np.ndarray:

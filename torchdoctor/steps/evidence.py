@@ -67,6 +67,11 @@ class Evidence:
         self._stepping = False
         self._late = 0
 
+    @property
+    def is_in_pass(self) -> bool:
+        """Return whether a backward pass has begun and not ended."""
+        return self._passes_open > 0
+
     def add(self, kind: int, source: Hashable, now: int) -> bool:
         """Take in an event; return whether something was learned, or a step was said to end."""
         if self.since is None:

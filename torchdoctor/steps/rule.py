@@ -42,6 +42,9 @@ from .evidence import (
 )
 
 LEAST_LEARNED = 24  # backward passes and optimizer steps, before anything is decided
+# What comes first in a thread while another one is within a pass is a part of that: autograd has a
+# thread of its own for a device, where what was checkpointed is computed again.
+_PARTS_OF_PASS = BACKWARD_BEGIN, BACKWARD_END, OPTIMIZER_BEGIN, OPTIMIZER_END
 _SILENT = 16  # of them without a boundary, at least: something else separates steps by now
 _SILENT_STEPS = 8  # and that many of the longest step's
 
@@ -82,7 +85,7 @@ class StepRule:
         self._learned_before = -1  # and when the loader was fetched last
         self._longest = 1  # what is learned in the longest step
         self._passes_open = 0
-        self._has_passes = False
+        self.has_passes = False  # else calls of torch.autograd.grad stand for backward passes
         self.decision: Decision | None = None
         if decision is not None:
             self._decide(decision)
@@ -131,8 +134,13 @@ class StepRule:
             self._conclude(self._anew, thread)
         return boundary
 
+    @property
+    def silence(self) -> int:
+        """Return how much is learned without a boundary before what is decided counts as silent."""
+        return max(_SILENT, _SILENT_STEPS * self._longest)
+
     def _misses_boundaries(self) -> bool:
-        return self.learned - self.learned_at_boundary > max(_SILENT, _SILENT_STEPS * self._longest)
+        return self.learned - self.learned_at_boundary > self.silence
 
     def _bound(self) -> None:
         self._longest = max(self._longest, self.learned - self.learned_at_boundary)
@@ -143,6 +151,8 @@ class StepRule:
     def _gather(self, kind: int, source: Hashable, thread: int, now: int) -> None:
         evidence = self._by_thread.get(thread)
         if evidence is None:
+            if kind in _PARTS_OF_PASS and any(e.is_in_pass for e in self._by_thread.values()):
+                return
             evidence = self._by_thread[thread] = Evidence(self._given_up)
         learns = evidence.add(kind, source, now)
         if learns or (kind == FORWARD and not evidence.learned):
@@ -190,14 +200,14 @@ class StepRule:
             return decided.kind == "optimizer" and source == decided.source
         elif kind == BACKWARD_BEGIN:
             self._passes_open += 1
-            self._has_passes = True
+            self.has_passes = True
             if self._passes_open > 1:
                 return False
             self.learned += 1
             return decided.kind == "backward" and decided.source is None
         elif kind == BACKWARD_END:
             self._passes_open = max(self._passes_open - 1, 0)
-        elif kind == GRADIENT and not self._has_passes:
+        elif kind == GRADIENT and not self.has_passes:
             self.learned += 1
             return decided.source == GRADIENTS
         elif kind == BATCH:

@@ -57,7 +57,7 @@ class Watch:
         self.log = StepLog(
             self.keeper.row, self.keeper.event, self.loaders.place_of, plan.get("step_on")
         )
-        self.log.on_learning = self.learning = self._learns
+        self.log.on_learning = self._learns
         self.log.on_infers = self.keeper.start
         self.log.on_found, self.log.has_compiled = self.keeper.steps_found, self._has_compiled
         self.log.has_room = self.keeper.has_room
@@ -100,6 +100,9 @@ class Watch:
 
     def first_batch(self):
         """Do nothing: no fix waits for it."""
+
+    def learning(self, now_ns):
+        """Do nothing: the log tells of which gradients something is learned."""
 
     def fail(self, where, error):
         """Note a failure of ours; after the third the probe removes itself."""

@@ -22,6 +22,7 @@ FORWARD_BITS = 3
 # The value of a forward: elements of the largest input, and in its lowest bits that input's rows.
 ROWS_BITS = 24
 MOST_ROWS = (1 << ROWS_BITS) - 1
+MOST_ELEMENTS = (1 << 63 - ROWS_BITS) - 1  # an expanded tensor takes no memory for its elements
 # Bits of an exchange's ident.
 FINAL = 1
 NEVER_ENDED = 2
@@ -34,6 +35,11 @@ pack = Struct("=qiiqq").pack  # thread, code, ident, time, value; code and ident
 def code_of(key):
     """Return the code of a row's key."""
     return key & 0x7FFFFFFF if sys.byteorder == "little" else key >> 32
+
+
+def ident_of(key):
+    """Return the ident of a row's key."""
+    return key >> 32 if sys.byteorder == "little" else key & 0xFFFFFFFF
 
 
 class EventRows:
@@ -56,13 +62,13 @@ class EventRows:
         thread = self._rows[NUMBERS * at]
         return thread, halves[2 * at], halves[2 * at + 1], self.times[at], self.values[at]
 
-    def sequence_from(self, start):
-        """Return the sequence up to where the event at `start` comes again, and that place.
+    def sequence_from(self, start, after):
+        """Return the sequence from `start` up to where that event comes again, and that place.
 
-        Where it does not come again the sequence is empty.
+        It comes again after a place. Where it does not the sequence is empty.
         """
         try:
-            end = self._keys.index(self._keys[start], start + 1)
+            end = self._keys.index(self._keys[start], after + 1)
         except ValueError:
             end = start
         return self._key_bytes[KEY_BYTES * start : KEY_BYTES * end], end
@@ -85,12 +91,23 @@ class EventRows:
         return self._key_bytes[KEY_BYTES * start : KEY_BYTES * end]
 
 
-def of_thread(rows, thread):
-    """Return the rows of one thread."""
-    if rows[::NUMBERS].count(thread) * NUMBERS == len(rows):
+def places_of_others(rows, thread):
+    """Return the places of the rows that are not of a thread."""
+    threads = rows[::NUMBERS]
+    if threads.count(thread) == len(threads):
+        return []
+    return [at for at, its_thread in enumerate(threads) if its_thread != thread]
+
+
+def without(rows, places):
+    """Return rows without those at some places, which are in order."""
+    if not places:
         return rows
     kept = rows[:0]
-    for at in range(0, len(rows), NUMBERS):
-        if rows[at] == thread:
-            kept.extend(rows[at : at + NUMBERS])
+    first = 0  # after the last place
+    for place in places:
+        if place > first:
+            kept.extend(rows[NUMBERS * first : NUMBERS * place])
+        first = place + 1
+    kept.extend(rows[NUMBERS * first :])
     return kept

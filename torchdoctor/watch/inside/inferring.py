@@ -12,6 +12,7 @@ from .overlapping_calls import ANY_THREAD, calling_thread
 
 _FEWEST_CALLS = 5
 _LEAST_NS = 3_000_000_000
+_LEAST_BY_OPTIMIZER_NS = 30_000_000_000  # where one waits to step, as in a training to come
 _MANY_CALLS = 4_000  # before that time: the log holds no more until it is decided
 BY_CALL = {  # events of the rule where a batch that a model gets counts as learned
     step_log.FETCH_BEGIN: evidence.FETCH,
@@ -69,8 +70,9 @@ class Inference:
         # Each look takes in all that was held.
         self._due_ns = 2 * now - self._began_ns
         self._due_calls = 2 * self._calls
-        # An optimizer that has not stepped yet is that of a training to come.
-        if not len(self._watch.optimizers_made):
+        # A program that loads a checkpoint may make an optimizer for it, and never step it.
+        is_long = now - self._began_ns >= _LEAST_BY_OPTIMIZER_NS
+        if is_long or not len(self._watch.optimizers_made):
             self.on = self._watch.log.infer()
 
 

@@ -39,12 +39,12 @@ class OverlappingCalls:
         self._began = {}  # by thread
 
     def take(self, thread, code, ident, now):
-        """Take in an event of one of the threads."""
+        """Take in an event of one of the threads. The end of another model's call ends none."""
         if code == self._begin:
             if ident >> self._bits == self._place:
                 self._began[thread] = now
                 self._most = max(self._most, len(self._began))
-        elif code == self._end and thread in self._began:
+        elif code == self._end and ident == self._place and thread in self._began:
             took_ns = max(now - self._began.pop(thread), 0)
             self.calls += 1
             self._total_ns += took_ns

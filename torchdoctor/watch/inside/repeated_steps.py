@@ -17,6 +17,8 @@ What is kept is forgotten whenever events begin to mean something else: another 
 separates steps, a model or a loader of which it turns out that it trains.
 """
 
+from .event_rows import KEY_BYTES
+
 _MOST_KEPT = 256  # kinds of steps: a program whose steps all differ gains nothing by more
 
 
@@ -28,11 +30,13 @@ class RepeatedSteps:
 
     def __init__(self):
         self.by_sequence = {}
+        self.most_within = 0  # times that a step has the event of its boundary once more within it
         self.is_odd = False  # the step under way is no pattern for others
 
     def forget(self):
         """Look at all steps again: the same events mean something else from here on."""
         self.by_sequence.clear()
+        self.most_within = 0
         self.is_odd = True
 
     def may_keep(self):
@@ -48,3 +52,18 @@ class RepeatedSteps:
         after that boundary (place 1) up to the boundary that ends it.
         """
         self.by_sequence[sequence] = state, phases, telling, learned
+        within = sequence.count(sequence[:KEY_BYTES]) - 1
+        self.most_within = max(self.most_within, within)
+
+    def of_several(self, events, start, end):
+        """Return what is known of a step that goes on after `end`, and where it ends instead.
+
+        There the event of its boundary came within it, as a second batch of the same loader does.
+        """
+        for _ in range(self.most_within):
+            sequence, end = events.sequence_from(start, end)
+            if not sequence:
+                break
+            if sequence in self.by_sequence:
+                return self.by_sequence[sequence], end
+        return None, start

@@ -22,6 +22,7 @@ from .event_rows import (
     ROWS_BITS,
     TRAINING,
 )
+from .learning_elsewhere import is_partial
 
 # Events whose value counts in each step, also in one that is taken in at once.
 TELLING = (
@@ -33,6 +34,7 @@ TELLING = (
     EXCHANGE,
 )
 
+_NO_TIME = [0] * len(layout.PHASES)  # copied: that is faster than to make it
 _NOT, _BY_LOADER, _BY_MODE = range(3)  # how an evaluation shows
 _LEAST_EVALUATION_NS = 1_000_000  # a shorter one is no event
 _MOST_FEEDING = 4  # loaders whose batches one forward gets
@@ -71,13 +73,8 @@ class StepUnderWay:
         # The step: `StepRows.add` reads these.
         self.number = 0  # of the last step that has ended
         self.steps = 1  # that it stands for: more, if the hooks were off
-        self.began_ns = now
-        self.spent_ns = [0] * len(layout.PHASES)
-        self.samples = 0.0
-        self.elements = 0.0
         self.flags = 0
-        self.entry_ns = 0  # this rank was ready for the exchange between ranks; 0: there is none
-        self.exchanged_ns = 0  # and that had ended
+        self._empty(now)
         # Where the program is.
         self.last_ns = now  # up to here the time has been given to phases
         self.phase = layout.OTHER
@@ -86,7 +83,7 @@ class StepUnderWay:
         # Evaluations.
         self._evaluating = _NOT  # or how the evaluation shows that the program is in
         self._evaluation_ns = 0  # when it began
-        self._fetched = []  # places of the loaders fetched since the last forward
+        self._fetched = []  # places of the loaders fetched since the last forward, the last ones
         self._feeding = []  # of those that the last forward had its batch from
         self._learned_from = set()  # places of loaders
         self._trained = set()  # models
@@ -97,20 +94,47 @@ class StepUnderWay:
             step_log.FORWARD_BEGIN: self._note_forward,
             step_log.BACKWARD_BEGIN: self._note_learning,
             step_log.OPTIMIZER_BEGIN: self._note_learning,
+            step_log.GRADIENT_BEGIN: self._note_gradient,
             step_log.EXPLICIT_STEP: self._note_explicit,
             FLAG: self._note_flag,
         }
 
+    @property
+    def is_in_backward(self):
+        """Return whether a backward pass has begun and not ended."""
+        return self._open[_BACKWARD] > 0
+
     def state(self):
-        """Return all that decides, beside the events themselves, in which phases they come."""
-        return self._open[:], self.phase, self._evaluating, self._fetched[:], self._feeding[:]
+        """Return all that decides, beside the events, in which phases they come, and what learns.
+
+        Calls of torch.autograd.grad learn until the first backward pass.
+        """
+        where = self._open[:], self.phase, self._evaluating
+        return (*where, self._fetched[:], self._feeding[:], self.rule.has_passes)
 
     def begin_at(self, now):
         """Let the step begin here: what came before it belongs to no step."""
         self._rows.write_rest(self.began_ns, self.number)
         self.last_ns = now
-        self.began_ns = now
+        self._empty(now)  # but for its flags: an epoch begins before the first batch is fetched
         self._rows.begin(now)
+
+    def _empty(self, now):
+        """Let the step begin, and have nothing so far."""
+        self.began_ns = now
+        self.spent_ns = _NO_TIME[:]
+        self.samples = 0.0
+        self.elements = 0.0
+        self.entry_ns = 0  # this rank was ready for the exchange between ranks; 0: there is none
+        self.exchanged_ns = 0  # and that had ended
+
+    def forget_open(self):
+        """Let nothing be open: the next events are of another thread."""
+        self._open = [0] * len(self._open)
+        self._evaluating = _NOT
+        self._fetched = []
+        self._feeding = []
+        self.phase = layout.OTHER
 
     def take(self, code, ident, now, value):
         """Take in an event."""
@@ -183,18 +207,13 @@ class StepUnderWay:
             self._repeats.is_odd = True
             if self.flags & layout.PROBE_OFF:
                 whole_ns = sum(self.spent_ns)  # nobody saw in which phases it was
-                self.spent_ns = [0] * len(layout.PHASES)
+                self.spent_ns = _NO_TIME[:]
                 self.spent_ns[layout.OTHER] = whole_ns
         self.number += self.steps
         self._rows.add(self, now)
-        self.began_ns = now
+        self._empty(now)
         self.steps = 1
-        self.spent_ns = [0] * len(layout.PHASES)
-        self.samples = 0.0
-        self.elements = 0.0
         self.flags = 0
-        self.entry_ns = 0
-        self.exchanged_ns = 0
 
     def rested(self, steps, now):
         """Let it stand for so many steps that passed without hooks: what was open is not known."""
@@ -232,6 +251,7 @@ class StepUnderWay:
     def _note_fetch(self, ident, now, _):
         place = self._place_of(ident)
         self._fetched.append(place)
+        del self._fetched[:-_MOST_FEEDING]  # where no model is known no forward takes them
         if self.rule.learned or self.number:
             self._evaluate(_BY_LOADER if self._is_of_evaluation(place) else _NOT, now)
 
@@ -250,7 +270,7 @@ class StepUnderWay:
 
     def _note_forward(self, ident, now, _):
         if self._fetched:
-            self._feeding = self._fetched[-_MOST_FEEDING:]
+            self._feeding = self._fetched
             self._fetched = []
         model = ident >> FORWARD_BITS
         if ident & LEARNING == LEARNING and not self.infers:
@@ -273,6 +293,11 @@ class StepUnderWay:
             self._feeding = []
             self._fetched = []
         self._evaluate(_NOT, now)
+
+    def _note_gradient(self, ident, now, value):
+        """Note a gradient by itself: where passes are made it is a part of what they go through."""
+        if not is_partial(step_log.GRADIENT_BEGIN, ident) and not self.rule.has_passes:
+            self._note_learning(ident, now, value)
 
     def _note_explicit(self, *_):
         if self.kind != "explicit":

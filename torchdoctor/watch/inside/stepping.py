@@ -20,7 +20,8 @@ at the next one the step has ended, and becomes a row of the log, or a part of o
     StepRows                            gets each step that has ended, and writes rows
 
 Events of one thread count: that which trains, or calls the models; others' are dropped. Where
-several threads call them all count (`overlapping_calls`). The rule may decide anew at any event
+several threads call them all count (`overlapping_calls`), and a training that moves to another
+thread is followed there (`learning_elsewhere`). The rule may decide anew at any event
 (`_found`); `steps.rule` explains its words, as a leaning or a provisional decision. What was taken
 for inference is begun again with the first event by which something is learned (`_begin_anew`).
 """
@@ -37,6 +38,7 @@ from .event_rows import (
     EXCHANGE,
     FLAG,
     FORWARD_BITS,
+    MOST_ELEMENTS,
     MOST_ROWS,
     NEVER_ENDED,
     NEW_INPUT,
@@ -44,6 +46,8 @@ from .event_rows import (
     pack,
 )
 from .held_events import HeldEvents
+from .interruptions import Interruptions
+from .learning_elsewhere import LEARNING_BEGINS, LearningElsewhere, is_partial
 from .overlapping_calls import ANY_THREAD, CallsElsewhere, OverlappingCalls
 from .repeated_steps import RepeatedSteps
 from .step_rows import StepRows
@@ -69,7 +73,6 @@ _BOUNDING = {  # by the kind of what separates steps, the event that does
     "forward": step_log.FORWARD_BEGIN,
     "explicit": step_log.EXPLICIT_STEP,
 }
-_LEARNING_BEGINS = step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.GRADIENT_BEGIN
 _MAY_DECIDE = (  # after these the rule may have decided
     step_log.BACKWARD_END,
     step_log.OPTIMIZER_END,
@@ -78,7 +81,7 @@ _MAY_DECIDE = (  # after these the rule may have decided
 )
 # The first boundary ends the first step if it is one of these, else it begins it.
 _ENDS_STEP = step_log.OPTIMIZER_END, step_log.EXPLICIT_STEP
-_PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient within the loss: nothing is learned
+_ELSEWHERE = 4  # times the rule's silence: threads that train at once do not take turns evenly
 
 
 class StepLog:
@@ -113,7 +116,7 @@ class StepLog:
         self._boundary = array("q")
         self.due_ns = now  # when the next look at them is
         self._working = RLock()  # of the thread that takes them in
-        self._interrupted_ns = 0  # when the last copy or collection began
+        self._interruptions = Interruptions()
         # Steps.
         self._step_rows = StepRows(self._on_row, lambda: self.has_room(), now)
         self._repeats = RepeatedSteps()
@@ -126,6 +129,7 @@ class StepLog:
         self._thread = None  # that trains; None: not decided, or not any more; or `ANY_THREAD`
         self._held = HeldEvents()  # until then
         self._calls_elsewhere = CallsElsewhere()
+        self._learning_elsewhere = LearningElsewhere()
         self._decision = None  # of the rule, that was told last
         self._bounding = step_log.BACKWARD_END  # the event at which it is best to work
         self._has_bounds = False  # the first boundary came
@@ -170,11 +174,10 @@ class StepLog:
 
     def add_at(self, code, ident, t_ns, value=0):
         """Take in a copy or a garbage collection, whose end is told when it is over."""
-        if code in (step_log.COPY_BEGIN, step_log.GC_BEGIN):
-            self._interrupted_ns = t_ns
-        else:
-            took_ns = t_ns - self._interrupted_ns
-            row = pack(get_ident(), code, 0, perf_counter_ns(), took_ns)
+        thread = get_ident()
+        took_ns = self._interruptions.take(thread, code, t_ns)
+        if took_ns is not None:
+            row = pack(thread, code, 0, perf_counter_ns(), took_ns)
             self._append(row)
 
     def forward(self, model, flags, elements=0, rows=0, is_new=False):
@@ -182,17 +185,22 @@ class StepLog:
         ident = model << FORWARD_BITS | flags
         if is_new:
             ident |= NEW_INPUT
-        self.add(step_log.FORWARD_BEGIN, ident, elements << ROWS_BITS | min(rows, MOST_ROWS))
+        if elements > MOST_ELEMENTS:
+            elements = MOST_ELEMENTS
+        if rows > MOST_ROWS:
+            rows = MOST_ROWS
+        self.add(step_log.FORWARD_BEGIN, ident, elements << ROWS_BITS | rows)
 
     def forward_earlier(self, model, flags, began_ns, ended_ns):
         """Take in a forward that has ended, unless it is decided what a step is."""
-        self.work()
-        if self._thread is None:
-            thread = get_ident()
-            ident = model << FORWARD_BITS | flags
-            begin = thread, step_log.FORWARD_BEGIN, ident, began_ns, 0
-            end = thread, step_log.FORWARD_END, model, ended_ns, flags
-            self._held.add_earlier([begin, end])
+        with self._working:
+            self.work()
+            if self._thread is None:
+                thread = get_ident()
+                ident = model << FORWARD_BITS | flags
+                begin = thread, step_log.FORWARD_BEGIN, ident, began_ns, 0
+                end = thread, step_log.FORWARD_END, model, ended_ns, flags
+                self._held.add_earlier([begin, end])
 
     def exchanged(self, entry_ns, is_final, has_ended=True):
         """Note an exchange between ranks; the step's first, unless it is the gradients' own."""
@@ -212,15 +220,16 @@ class StepLog:
 
         The step under way is the first of them. A boundary follows, or a loader begins.
         """
-        self.work()
-        self._under_way.rested(steps, now)
-        self._boundary = array("q")  # other steps came after it
-        self.due_ns = 0  # the next boundary counts at once
-        if at_loader and self._under_way.kind == "loader":
-            self._rule.add_known_step(0)
-            self._under_way.end(now)  # the loader may be that of an evaluation
-        else:
-            self._rule.learned_unseen()  # so that the next fetch is a boundary
+        with self._working:
+            self.work()
+            self._under_way.rested(steps, now)
+            self._boundary = array("q")  # other steps came after it
+            self.due_ns = 0  # the next boundary counts at once
+            if at_loader and self._under_way.kind == "loader":
+                self._rule.add_known_step(0)
+                self._under_way.end(now)  # the loader may be that of an evaluation
+            else:
+                self._rule.learned_unseen()  # so that the next fetch is a boundary
 
     @dynamo_frames.quietly
     def work(self):
@@ -237,19 +246,43 @@ class StepLog:
         self._rows = array("q")
         self._append = self._rows.frombytes
         if self._thread not in (None, ANY_THREAD):
-            of_thread = event_rows.of_thread(came, self._thread)
-            if self.infers and self._is_called_elsewhere(came, len(of_thread) < len(came)):
-                self._follow_all_threads()
-            else:
-                came = of_thread
-        if not came:
-            return
+            came = self._of_followed(came)
+        if came:
+            self._take_rows(came)
+        if self._learning_elsewhere.has_begun:
+            self._follow_learner(0 if self.infers else _ELSEWHERE * self._rule.silence)
+
+    def _of_followed(self, came):
+        """Return the events of the thread that is followed; of all, if from here on all are."""
+        places = event_rows.places_of_others(came, self._thread)
+        if self.infers and self._is_called_elsewhere(came, len(places) > 0):
+            self._follow_all_threads()
+            return came
+        elsewhere = self._learning_elsewhere
+        if elsewhere.has_begun or elsewhere.begins(came, places):
+            elsewhere.take(self._thread, came, self._under_way.is_in_backward)
+        return event_rows.without(came, places)
+
+    def _take_rows(self, came):
         rows = self._boundary + came
         if self._take_all(event_rows.EventRows(rows), len(self._boundary) > 0):
             self._boundary = rows[-event_rows.NUMBERS :]
             self._tell_boundary()
         else:
             self._boundary = array("q")
+
+    def _follow_learner(self, most):
+        """Begin anew with another thread, if one has learned more than that since this one did."""
+        learner = self._learning_elsewhere.learner(most)
+        if learner is None:
+            return
+        self._end_last_step()
+        rows = self._learning_elsewhere.rows_since(learner, self._under_way.began_ns)
+        self._forget_steps()
+        self._under_way.forget_open()
+        self._boundary = array("q")
+        if rows:
+            self._take_rows(rows)
 
     def _tell_boundary(self):
         """Call the functions of `at_boundary`, unless another thread takes the events in.
@@ -302,9 +335,12 @@ class StepLog:
         rule = self._rule
         under_way = self._under_way
         state = under_way.state()  # each of these steps ends as it began
+        repeats = self._repeats
         while not rule.decides_anew:  # then it needs each event
-            sequence, end = events.sequence_from(boundary_at)
-            pattern = self._repeats.by_sequence.get(sequence)
+            sequence, end = events.sequence_from(boundary_at, boundary_at)
+            pattern = repeats.by_sequence.get(sequence)
+            if pattern is None and repeats.most_within:
+                pattern, end = repeats.of_several(events, boundary_at, end)
             if pattern is None:
                 break
             state_of_pattern, phases, telling, learned = pattern
@@ -356,7 +392,7 @@ class StepLog:
         """Take in an event; return whether it ends a step."""
         if thread != self._thread:
             return self._take_of_other(thread, code, ident, now, value)
-        if code in _LEARNING_BEGINS and self.infers:
+        if code in LEARNING_BEGINS and self.infers and not is_partial(code, ident):
             self._begin_anew(thread, code, ident, now, value)
             return False
         is_boundary = self._tell_rule(thread, code, ident, now)
@@ -371,7 +407,6 @@ class StepLog:
             self._take_boundary(code, ident, now, value)
         else:  # the first boundary, which begins the first step
             self._under_way.begin_at(now)
-            self._under_way.spent_ns = [0] * len(layout.PHASES)
             self._under_way.take(code, ident, now, value)
         return ends_step
 
@@ -382,7 +417,7 @@ class StepLog:
             return False
         if self._thread != ANY_THREAD:
             return False
-        if code in _LEARNING_BEGINS and self.infers:
+        if code in LEARNING_BEGINS and self.infers and not is_partial(code, ident):
             self._begin_anew(thread, code, ident, now, value)
             return False
         self.overlapping.take(thread, code, ident, now)
@@ -408,7 +443,7 @@ class StepLog:
         """
         self._held.add((thread, code, ident, now, value))
         self._tell_rule(thread, code, ident, now)
-        if code not in _MAY_DECIDE:
+        if code not in _MAY_DECIDE or is_partial(code, ident):
             return
         self.on_learning(now)
         if self._rule.decision is not None:
@@ -423,7 +458,7 @@ class StepLog:
     def _tell_rule(self, thread, code, ident, now):
         """Give the rule an event; return whether it separates two steps."""
         kind = self._kinds.get(code)
-        if kind is None or (kind == evidence.GRADIENT and ident == _PARTIAL):
+        if kind is None or is_partial(code, ident):
             return False
         return self._rule.add(kind, self._source(code, ident), thread, now)
 
@@ -491,7 +526,13 @@ class StepLog:
 
     def _begin_anew(self, thread, *event):
         """Begin anew with an event by which something is learned: it was an evaluation."""
+        self._forget_steps()
+        self._hold(thread, *event)
+
+    def _forget_steps(self):
+        """Let it be open what a step is, and which thread's events count."""
         self._thread = None
+        self._under_way.flags &= layout.PROFILED  # the profiler goes on
         self._held.clear()
         self._kinds = _EVENTS
         self._under_way.infers = False
@@ -500,7 +541,7 @@ class StepLog:
         self._has_bounds = False
         self._use_rule(StepRule(self._wanted))
         self._repeats.forget()
-        self._hold(thread, *event)
+        self._learning_elsewhere = LearningElsewhere()
 
     def settle(self):
         """Take in what came, and the steps that it speaks for: nothing may follow to decide it."""
@@ -515,12 +556,19 @@ class StepLog:
                 self._begin_steps(leaning, provisional=True)
 
     def end(self):
-        """End the last step with its last event, as no boundary follows; write its row."""
+        """End the last step, as no boundary follows; write its row."""
+        with self._working:
+            self.work()
+            if self._learning_elsewhere.has_begun:
+                self._follow_learner(0 if self.infers else self._rule.silence)
         self.settle()
+        self._end_last_step()
+        self._step_rows.write_rest(self._under_way.began_ns, self.step)
+
+    def _end_last_step(self):
+        """End the step under way with its last event, if one has begun."""
         kind = self._under_way.kind
         has_learned = self._rule.learned > self._rule.learned_at_boundary
         is_begun = self._has_bounds and kind in ("backward", "entry", "forward")
         if (kind == "loader" and has_learned) or is_begun:
             self._under_way.end(self._under_way.last_ns)
-        if self._thread is not None:
-            self._step_rows.write_rest(self._under_way.began_ns, self.step)
