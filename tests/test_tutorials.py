@@ -31,7 +31,7 @@ from torchdoctor.schema.record_files import write_record
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 _PROGRAM = re.compile(r'```python title="(\w+\.py)"\n(.*?)```', re.DOTALL)
-_BUDGETS = {"run": "10s", "gate": "6s"}
+_BUDGETS = {"run": "7s", "gate": "5s"}
 # Of a page's program: enough to be looked at.
 _STEPS = re.compile(r"(for step in range\(|\"--steps\", type=int, default=)\d+(?=\))")
 _EPOCHS = re.compile(r"(for epoch in range\()\d+(?=\))")

@@ -115,7 +115,7 @@ def test_an_agent_s_whole_story(tmp_path: Path) -> None:
         assert following["tool"] == "run_trials"
         assert following["arguments"]["folder"] == str(tmp_path)
 
-        arguments = {**following["arguments"], "budget": "20s", "fixes": ["loader-workers"]}
+        arguments = {**following["arguments"], "budget": "12s", "fixes": ["loader-workers"]}
         ended = await until_ended(call, await call("run_trials", **arguments, wait_s=0))
         assert ended["state"] == "ended"
         assert ended["bottleneck"] == "data_loader"
@@ -134,7 +134,7 @@ def test_an_agent_s_whole_story(tmp_path: Path) -> None:
 
         diff = patch["diff"].encode()
         subprocess.run(["git", "apply"], input=diff, cwd=patch["folder"], check=True)
-        gated = await call("gate", **{**patch["next"]["arguments"], "budget": "15s", "wait_s": 0})
+        gated = await call("gate", **{**patch["next"]["arguments"], "budget": "8s", "wait_s": 0})
         gated = await until_ended(call, gated)
         assert gated["verdict"] in ("not slower", "slower", "inconclusive")
 
