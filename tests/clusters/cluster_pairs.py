@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from light_torch import LIGHT
+from light_torch import BEFORE_TORCH, LIGHT
 
 from torchdoctor.bench.block_plan import TurnBlocks
 from torchdoctor.bench.engine import PairTask, PairTimings
@@ -23,7 +23,7 @@ from torchdoctor.observe.window import Window
 from torchdoctor.schema import Boundary, Workload
 
 SCRIPT = f"""
-import os, time, torch
+{BEFORE_TORCH}import os, time, torch
 {LIGHT}
 weight = torch.zeros(4, requires_grad=True)
 while True:
@@ -34,7 +34,7 @@ while True:
 """
 # A loader's worker fetches while the program sleeps: fetching takes most of each step.
 LOADING = f"""
-import time, torch
+{BEFORE_TORCH}import time, torch
 {LIGHT}
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
@@ -58,9 +58,9 @@ OWN_LOADER = LOADING.replace("in torch.utils.data.DataLoader(", "in Loader(").re
     1,
 )
 # Updated by hand, and slower by what its second version says.
-PACED = "import torch, pace\n" + SCRIPT.replace("import os, time, torch", "import time").replace(
-    'float(os.environ.get("STEP_S", "0.02"))', "pace.STEP_S"
-)
+PACED = f"{BEFORE_TORCH}import torch, pace\n" + SCRIPT.replace(
+    "import os, time, torch", "import time"
+).replace('float(os.environ.get("STEP_S", "0.02"))', "pace.STEP_S")
 TURNS = TurnBlocks(
     warmup_steps=2, block_steps=5, discard_steps=1, blocks=2, step_s=0.02, setup_s=59.4
 )

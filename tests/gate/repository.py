@@ -6,10 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
-from light_torch import LIGHT
+from light_torch import BEFORE_TORCH, LIGHT
 
 TRAIN = f"""
-import sys, time, torch
+{BEFORE_TORCH}import sys, time, torch
 {LIGHT}from settings import PAUSE_S
 rows = open("data.txt").read().split()  # ignored by git
 torch.manual_seed(0)
