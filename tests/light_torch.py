@@ -10,7 +10,7 @@ all the same, and find in its place what they ask it for.
 STARTS_LATE = "__import__('time').sleep(6)\n"
 # To stand before `import torch`, which takes a quarter less without the shapes that operators give
 # tensors without data. With them it does without `torch.Generator`: not for a loader that shuffles.
-# A program forked from a warm image has them all the same.
+# No launch is forked from a program that does so much first: for those alone that are not forked.
 BEFORE_TORCH = (
     "import sys, types; sys.modules.setdefault('torch._meta_registrations', "
     "types.ModuleType('torch._meta_registrations'))\n"

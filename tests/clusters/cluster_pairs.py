@@ -34,7 +34,7 @@ while True:
 """
 # A loader's worker fetches while the program sleeps: fetching takes most of each step.
 LOADING = f"""
-{BEFORE_TORCH}import time, torch
+import time, torch
 {LIGHT}
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
@@ -58,9 +58,9 @@ OWN_LOADER = LOADING.replace("in torch.utils.data.DataLoader(", "in Loader(").re
     1,
 )
 # Updated by hand, and slower by what its second version says.
-PACED = f"{BEFORE_TORCH}import torch, pace\n" + SCRIPT.replace(
-    "import os, time, torch", "import time"
-).replace('float(os.environ.get("STEP_S", "0.02"))', "pace.STEP_S")
+PACED = "import torch, pace\n" + SCRIPT.replace("import os, time, torch", "import time").replace(
+    'float(os.environ.get("STEP_S", "0.02"))', "pace.STEP_S"
+)
 TURNS = TurnBlocks(
     warmup_steps=2, block_steps=5, discard_steps=1, blocks=2, step_s=0.02, setup_s=59.4
 )

@@ -6,10 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
-from light_torch import BEFORE_TORCH, LIGHT
+from light_torch import LIGHT
 
 TRAIN = f"""
-{BEFORE_TORCH}import sys, time, torch
+import sys, time, torch
 {LIGHT}from settings import PAUSE_S
 rows = open("data.txt").read().split()  # ignored by git
 torch.manual_seed(0)

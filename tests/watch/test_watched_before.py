@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from light_torch import BEFORE_TORCH, LIGHT
+from light_torch import LIGHT
 
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.schema.record_files import read_recording, read_report
@@ -16,7 +16,7 @@ from torchdoctor.watch.recording import read_run
 
 # A batch sleeps once: woken late on a busy machine, its step takes hardly longer than another.
 LOADS = f"""
-{BEFORE_TORCH}import time, torch
+import time, torch
 {LIGHT}
 class Slow(torch.utils.data.Dataset):
     def __len__(self):
