@@ -7,11 +7,11 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.signal import lfilter
 
 from torchdoctor.schema.watched import Alert
 from torchdoctor.watch.alerts import Alerts
@@ -51,7 +51,8 @@ def _noise(rng: np.random.Generator, count: int, steps: float, spread: float) ->
     """Noise that remembers itself over so many steps, with tails heavier than a normal one's."""
     kept = math.exp(-1 / max(steps, 1e-9))
     drawn = rng.standard_t(4, count) / math.sqrt(2) * spread * math.sqrt(1 - kept * kept)
-    return lfilter([1.0], [1.0, -kept], drawn)
+    remembered = accumulate(drawn, lambda before, now: before * kept + now)
+    return np.fromiter(remembered, float, count)
 
 
 def steady(hours: float, step_s: float = 0.2, seed: int = 0, noise: float = 1.0) -> Run:

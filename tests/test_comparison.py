@@ -17,7 +17,6 @@ from compared_pairs import (
     synthetic,
     trace_of,
 )
-from scipy.stats import ttest_ind
 from shown import terminal
 
 from torchdoctor.compare import compare
@@ -143,7 +142,10 @@ def test_launches_per_sample_are_scaled_to_steps() -> None:
     assert found.ratio == pytest.approx(1.18)
 
 
+@pytest.mark.xdist_group("scipy")
 def test_welchs_interval_is_scipys() -> None:
+    from scipy.stats import ttest_ind
+
     a, b = [0.41, 0.42, 0.41, 0.43], [0.47, 0.52, 0.49]
     ours = welch_interval(a, b)
     test = ttest_ind([math.log(x) for x in a], [math.log(x) for x in b], equal_var=False)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import psutil
@@ -17,11 +17,12 @@ import pytest
 import synthetic_traces
 from left_behind import left_in
 from light_torch import LIGHT
-from mcp import Client, StdioServerParameters
 
 from torchdoctor.cli.mcp.next_call import as_call
-from torchdoctor.cli.mcp.server import described
 from torchdoctor.cli.mcp.tools import ARGUMENTS
+
+if TYPE_CHECKING:  # a second, in each of the processes that collect tests
+    from mcp import Client
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = sys.executable
@@ -56,6 +57,8 @@ Call = Callable[..., Awaitable[Any]]
 
 def with_client(story: Callable[[Client, Call], Awaitable[None]]) -> None:
     """Run a story with a client, whose call returns the answer, or an error's sentence."""
+    from mcp import Client, StdioServerParameters
+
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "torchdoctor", "mcp"],
@@ -112,7 +115,7 @@ def test_an_agent_s_whole_story(tmp_path: Path) -> None:
         assert following["tool"] == "run_trials"
         assert following["arguments"]["folder"] == str(tmp_path)
 
-        arguments = {**following["arguments"], "budget": "20s", "fixes": ["loader-workers"]}
+        arguments = {**following["arguments"], "budget": "12s", "fixes": ["loader-workers"]}
         ended = await until_ended(call, await call("run_trials", **arguments, wait_s=0))
         assert ended["state"] == "ended"
         assert ended["bottleneck"] == "data_loader"
@@ -131,7 +134,7 @@ def test_an_agent_s_whole_story(tmp_path: Path) -> None:
 
         diff = patch["diff"].encode()
         subprocess.run(["git", "apply"], input=diff, cwd=patch["folder"], check=True)
-        gated = await call("gate", **{**patch["next"]["arguments"], "budget": "15s", "wait_s": 0})
+        gated = await call("gate", **{**patch["next"]["arguments"], "budget": "8s", "wait_s": 0})
         gated = await until_ended(call, gated)
         assert gated["verdict"] in ("not slower", "slower", "inconclusive")
 
@@ -205,6 +208,8 @@ def _report(folder: Path) -> str:
 
 
 def test_every_tool_says_what_it_takes() -> None:
+    from torchdoctor.cli.mcp.server import described
+
     for name in ARGUMENTS:
         tool = described(name)
         assert tool.description

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from light_torch import LIGHT
+from light_torch import BEFORE_TORCH, LIGHT
 
 from torchdoctor.bench.block_plan import TurnBlocks
 from torchdoctor.bench.engine import PairTask, PairTimings
@@ -23,7 +23,7 @@ from torchdoctor.observe.window import Window
 from torchdoctor.schema import Boundary, Workload
 
 SCRIPT = f"""
-import os, time, torch
+{BEFORE_TORCH}import os, time, torch
 {LIGHT}
 weight = torch.zeros(4, requires_grad=True)
 while True:

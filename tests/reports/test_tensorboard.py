@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from run_folders import (
@@ -17,12 +18,14 @@ from run_folders import (
     report_with_run,
 )
 from samples import SAMPLES
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from torchdoctor.reports.tensorboard.write import write_tensorboard
 from torchdoctor.runs.traces import trace_checkup
 from torchdoctor.schema import Report, TraceStatistics
 from torchdoctor.schema.errors import UsageError
+
+if TYPE_CHECKING:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 
 def measured() -> Report:
@@ -34,6 +37,8 @@ def measured() -> Report:
 
 
 def runs(folder: Path) -> dict[str, EventAccumulator]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     found = {}
     for path in sorted(folder.rglob("events.out.tfevents.*")):
         name = str(path.parent.relative_to(folder))

@@ -24,7 +24,7 @@ def torch_folder() -> Path:
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         raise NotBuilt("torch is not installed")
-    return Path(spec.origin).parent
+    return Path(spec.origin).resolve().parent  # one torch, though several environments link to it
 
 
 def library() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from partial_recordings import recording
 from torchdoctor.advice import catalogue
 from torchdoctor.machine.storage import storage_facts
 
-pandas = pytest.importorskip("pandas")
-pytest.importorskip("pyarrow")
+pytestmark = pytest.mark.skipif(
+    find_spec("pandas") is None or find_spec("pyarrow") is None,
+    reason="pandas or pyarrow is not installed",
+)
 FIX = catalogue.fixes()["arrow-format"]
 
 HEAD = """
@@ -170,6 +173,8 @@ def test_tried_where_parsing_takes_time_again_and_again():
 
 def test_the_instruction_names_the_programs_own_files_and_line(tmp_path):
     """The command that converts is run here, on a file of the kind that it names."""
+    import pandas
+
     (tmp_path / "a.csv").write_text("a,b\n1,x\n")
     line = {"file": str(tmp_path / "train.py"), "line": 31}
     table = {"example": str(tmp_path / "a.csv"), "location": line}

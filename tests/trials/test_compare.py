@@ -2,7 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from torchdoctor.bench.pair_times import seconds_per_sample
 from torchdoctor.schema import Block, Boundary, Interval, LaunchTiming, StepStatistics
@@ -60,7 +59,10 @@ def test_blocks_differ_where_a_few_hold_what_takes_long():
     assert not compare.blocks_differ([launch([0.1, 0.5])])
 
 
+@pytest.mark.xdist_group("scipy")
 def test_interval_and_p_are_those_of_the_paired_t_test():
+    from scipy import stats
+
     differences = [0.11, 0.07, 0.15, 0.08, 0.12]
     expected = stats.ttest_1samp(differences, 0.0)
     low, high = expected.confidence_interval(0.95)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from light_torch import LIGHT
+from light_torch import BEFORE_TORCH, LIGHT
 
 from torchdoctor.schema import Evidence
 from torchdoctor.schema.watched import Alert
@@ -79,7 +79,7 @@ torch.save(1, "nowhere/x")
 
 # What a program may do with its files, its loaders and torch's functions.
 ODD = f"""
-import os, pickle, sys
+{BEFORE_TORCH}import os, pickle, sys
 import torch, torch.distributed as dist
 {LIGHT}from torch.utils.data import DataLoader
 
@@ -122,7 +122,7 @@ if __name__ == "__main__":
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
-    path.write_text("import torch; torch.manual_seed(0)\n" + TRAIN)
+    path.write_text(BEFORE_TORCH + "import torch; torch.manual_seed(0)\n" + TRAIN)
     return path
 
 
@@ -287,7 +287,7 @@ def test_a_failing_probe_removes_itself(script: Path, tmp_path: Path) -> None:
 
 
 COUNTED = f"""
-import sys, torch
+{BEFORE_TORCH}import sys, torch
 {LIGHT}watch = sys.modules["_torchdoctor_probe_attach"]._watch
 shallow, deep = (
     torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(layers)]) for layers in (2, 40)
@@ -325,7 +325,7 @@ def test_a_step_costs_few_calls_and_no_more_for_a_deep_model(tmp_path: Path) -> 
 
 
 ASKED = f"""
-import math, os, sys, time, torch
+{BEFORE_TORCH}import math, os, sys, time, torch
 {LIGHT}profiling = sys.modules["_torchdoctor_probe_attach"]._watch.profiling
 profiling._began_s -= 10_000  # as after hours, when no window is due
 profiling._last_s = math.inf

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import watched_folders
 from commands import torchdoctor
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_recording import steps
 
 from torchdoctor.watch.inside import layout
@@ -46,6 +45,8 @@ for _ in range(50):
 
 
 def test_figures_are_openmetrics_and_scalars(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     run, metrics = tmp_path / "run" / "watch", tmp_path / "node.prom"
     rows, process = steps(100), Process(host="a", pid=7, rank=1, start_unix_ns=10**18)
     watched_folders.write_process(run, process, rows[:60])
