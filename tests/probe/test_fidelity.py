@@ -7,7 +7,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from light_torch import LIGHT
 from probed import run_plain, run_probed
 
 SURROUNDINGS = """
@@ -70,9 +69,8 @@ def test_tracebacks_are_those_of_plain_python(project: Path, tmp_path: Path) -> 
     write(
         project,
         "train.py",
-        f"""
+        """
         import torch, traceback
-        {LIGHT.strip()}
         class Data(torch.utils.data.Dataset):
             bad = False
             def __len__(self): return 6
