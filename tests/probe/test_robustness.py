@@ -80,7 +80,7 @@ def test_no_fix_that_fails_stops_the_program_or_another_fix(tmp_path: Path) -> N
         name: state for name, (_, state) in FAILING.items()
     }
     for name, row in found.items():
-        assert row["reason"] or row["state"] in ("applied", "pending"), name
+        assert row["why"] or row["state"] in ("applied", "pending"), name
     assert found["applied"]["details"] == {"n": 4}
     assert run.count(step_log.FORWARD_BEGIN) == run.count(step_log.FORWARD_END) == 4
 

@@ -19,7 +19,9 @@ def test_a_copy_that_leaves_no_room_is_not_made(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(spare_memory, "available_bytes", lambda: whole + 1000)
     assert lacking(torch, [net], [optimizer]) is None
     monkeypatch.setattr(spare_memory, "available_bytes", lambda: whole - 1000)
-    said = lacking(torch, [net], [optimizer])
-    assert said is not None and said.count("0.0") == 2, "what it takes, and what is free"
+    why = lacking(torch, [net], [optimizer])
+    assert why is not None and why["fact"] == "no-memory-for-state"
+    figures = {"copy_gb": whole / 1e9, "free_gb": (whole - 1000) / 1e9}
+    assert why["values"] == pytest.approx(figures, rel=1e-4), "what it takes, and what is free"
     monkeypatch.setattr(spare_memory, "available_bytes", lambda: None)
     assert lacking(torch, [net], [optimizer]) is None, "where nothing is known"

@@ -111,7 +111,8 @@ def observed(program: str, tmp_path: Path) -> Recording:
 def test_a_forward_is_no_preparation(name: str, tmp_path: Path) -> None:
     found = observed(PROGRAMS[name], tmp_path)
     preparing = inline_preparation(found)
-    assert preparing is None or preparing.share < 0.1, preparing
+    # Taken for preparation it would be most of the step.
+    assert preparing is None or preparing.share < 0.25, preparing
     # The step log alone, without a trace: a loss after the module's call is "other".
     assert found.shares.cpu is not None and found.shares.cpu > 0.5, found.shares
 

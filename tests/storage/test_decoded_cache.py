@@ -56,6 +56,9 @@ AUGMENTED = {
 }
 
 
+REFUSED_FOR = {"own generator": "holds-generator", "by epoch": "another-sample-later"}
+
+
 def augmented(how: str) -> str:
     return f"""
 class Augmented(Base):
@@ -111,7 +114,7 @@ def test_samples_that_stay_the_same_are_made_once(tmp_path, probed):
 def test_augmented_samples_are_never_kept(tmp_path, probed, how):
     *_, fix = _both(tmp_path, probed, augmented(how))
     assert fix["state"] == "refused"
-    assert fix["reason"].endswith(".")
+    assert fix["why"]["fact"] == REFUSED_FOR.get(how, "draws-random-numbers")
     assert "answered" not in fix["details"]
 
 
@@ -148,7 +151,7 @@ def test_a_part_of_a_data_set_is_kept_as_well(tmp_path, probed, wrapped):
         program = program.replace("train(", "whole(").replace("SAME", "")
         program = program.replace("same = ", STACKED, 1)
     _, _, fix = _both(tmp_path, probed, program)
-    assert fix["state"] == "applied", fix["reason"]
+    assert fix["state"] == "applied", fix["why"]
     assert fix["details"]["answered"] > 0
 
 
@@ -186,7 +189,7 @@ class Batches(Base):
 train(torch.utils.data.Subset(torch.utils.data.Subset(Batches(), range(9)), range(8)))
 """
     *_, fix = _both(tmp_path, probed, program)
-    assert "whole batches" in fix["reason"]
+    assert fix["why"]["fact"] == "makes-whole-batches"
 
 
 KINDS = """
@@ -281,7 +284,8 @@ import sys; print(int(dataset.made), file=sys.stderr)
     assert int(ran.stderr) == 12 + 8 + 3 * 4
     temporary = program.replace("persistent_workers=True", "persistent_workers=False")
     ran = _run(tmp_path / "short", probed, temporary, True)
-    assert "workers" in ran.main["fixes"][0]["reason"], "they end with each epoch"
+    why = ran.main["fixes"][0]["why"]
+    assert why["fact"] == "caches-end-with-epochs"
 
 
 @pytest.mark.slow
@@ -301,7 +305,8 @@ gc.collect()
 print([one() is None for one in gone])
 """
     *_, fix = _both(tmp_path, probed, program)
-    assert fix["state"] != "applied" and fix["reason"], "no sample was used twice"
+    assert fix["state"] != "applied"
+    assert fix["why"]["fact"] == "no-sample-used-twice"
 
 
 LOADER = {

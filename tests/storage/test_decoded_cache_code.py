@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from partial_recordings import recording
 from torchdoctor.advice import catalogue
 from torchdoctor.edits.diff import edited_files
 from torchdoctor.reports import trial_facts
-from torchdoctor.schema import fact
+from torchdoctor.schema import fact, within
 
 FIX = catalogue.fixes()["decoded-cache"]
 
@@ -255,10 +256,10 @@ def test_the_page_offers_the_same_and_says_when_the_cache_is_lost() -> None:
 
 
 def test_why_it_may_not_be_used_later_chains_no_colons() -> None:
-    why = "The same index gave another sample when it was asked for again."
+    why = fact("another-sample-at-once")
     loader = {"ident": 0, "batches": 9, "samples": 9, "dataset_length": 99}
-    check = {"loader": 0, "samples": 8, "same": False, "reason": why}
+    check = {"loader": 0, "samples": 8, "same": False, "why": asdict(why)}
     own = {"pid": 1, "loaders": [loader], "sample_check": check}
     refused = FIX.refuses(recording({"processes": [own], "steps": {"data_wait_s": 0.008}}))
-    assert refused == fact("first-epoch-alone", message=why)
+    assert refused == fact("first-epoch-alone", why=within(why))
     assert ":" not in trial_facts.refusal(refused, "decoded-cache")

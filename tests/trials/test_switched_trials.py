@@ -19,7 +19,7 @@ from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.observe.window import Window
-from torchdoctor.schema import Environment, FixSet, Recording, SwitchedLaunch
+from torchdoctor.schema import Environment, FixSet, Recording, SwitchedLaunch, fact
 from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.ceilings import abandon
@@ -90,7 +90,7 @@ def test_blocks_of_a_real_program_show_the_gain(tmp_path: Path) -> None:
         "refused",
         "applied",
     ]
-    assert "CUDA" in (found.arms[1][0].reason or "")
+    assert found.arms[1][0].why == fact("torch-without-cuda")
     assert all(len(block.step_s) % 4 == 0 for block in found.blocks), "whole cycles"
     assert all(block.samples == 16 * len(block.step_s) for block in found.blocks)
     gains = switched_differences(found.blocks, 1, Estimator(by="mean"))
