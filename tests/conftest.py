@@ -1,4 +1,4 @@
-"""Tests share the machine: four workers more than cores, and whoever needs its budget goes first.
+"""Tests share the machine: three workers more than cores, and whoever needs its budget goes first.
 
 A run that is to end within its budget waits for most of it and leaves its core idle; but when it
 computes, the others must give way, or it measures them.
@@ -135,7 +135,7 @@ def _starts_python(word: str) -> bool:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """For `-n auto`: a quick run waits for no program, and a worker imports for 8 seconds."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return (cores or 1) + (0 if config.getoption("--quick") else 4)
+    return (cores or 1) + (0 if config.getoption("--quick") else 3)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
