@@ -53,7 +53,7 @@ def row(metric: GateMetric, unit: str = "step") -> list[str]:
 def _allowed(metric: GateMetric) -> str:
     if metric.allowed is None:
         return figures.MISSING
-    return f"{figures.percent(metric.allowed)}{' (told)' * metric.allowed_as_told}"
+    return f"{figures.percent(metric.allowed)}{' (told)' * metric.allows_told}"
 
 
 def figure(value: float | None, metric: GateMetric, unit: str = "step") -> str:

@@ -52,7 +52,7 @@ ANSWERS = {
     "busy-machine": "Other programs held {held:.1f} of {usable:g} processors meanwhile: times are "
     "those of a busy machine.",
     "allowed-as-told": "{row}, allowed: what the report told of its patch (up to {told_share} "
-    "more).",
+    "more), and the tolerance.",
     "stored-launches-fail-from": "With the {launches} stored launches, which differ as they do, a "
     "gate fails from {limit:.3f} on.",
 }
@@ -127,8 +127,9 @@ def _worse(rows: list[GateMetric], names: list[str], with_times: list[str], unit
             allowed = f"{percent(row.tolerance)} more"
             if row.unit == "share":
                 allowed = f"{100 * row.tolerance:.3g} points of the {unit} more"
-            if row.allowed_as_told:
-                allowed = f"what the report told of its patch, {percent(row.told)} more"
+            if row.allows_told:
+                told = f"what the report told of its patch, {percent(row.told)} more"
+                allowed = f"{told}, and {percent(row.tolerance)} beyond"
             part += f", allowed {allowed}"
         parts.append(part)
     return f"{', '.join(named(row, unit) for row in failed)}: {'; '.join(parts)}"

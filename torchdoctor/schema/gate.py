@@ -31,13 +31,26 @@ class GateMetric:
 
     @property
     def allowed(self) -> float | None:
-        """Return the growth that does not fail: the tolerance, or what was told above it."""
-        return None if self.tolerance is None else max(self.tolerance, self.told or 0.0)
+        """Return the growth that does not fail: the tolerance, of what the report told to expect.
+
+        To measure the same once more varies as ever, also where memory grows as it was told.
+        """
+        if self.tolerance is None:
+            return None
+        return (1.0 + (self.told or 0.0)) * (1.0 + self.tolerance) - 1.0
 
     @property
-    def allowed_as_told(self) -> bool:
-        """Return True if what the report told is more than the tolerance."""
-        return self.tolerance is not None and (self.told or 0.0) > self.tolerance
+    def allows_told(self) -> bool:
+        """Return True if growth that the report told is allowed."""
+        return self.tolerance is not None and bool(self.told)
+
+    @property
+    def grew_as_told(self) -> bool:
+        """Return True if it grew by more than the tolerance, and as the report told."""
+        if self.tolerance is None or self.reference is None or self.new is None:
+            return False
+        is_beyond = self.new > self.reference * (1.0 + self.tolerance)
+        return self.verdict == "ok" and self.allows_told and is_beyond
 
 
 @dataclass(frozen=True, kw_only=True)
