@@ -286,6 +286,43 @@ def test_a_failing_probe_removes_itself(script: Path, tmp_path: Path) -> None:
     assert process.probe_failed is not None and "TypeError" in process.probe_failed
 
 
+NESTED = f"""
+import sys, torch
+{LIGHT}
+class Mean(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = torch.nn.Linear(4, 1)
+    def forward(self, rows):
+        return self.last(torch.cat([row for row in rows.unbind()])).mean()
+
+net = Mean()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(120):
+    if step == BREAKS_AT:
+        sys.modules["_torchdoctor_probe_attach"]._watch.log.forward = None
+    optimizer.zero_grad()
+    net(torch.nested.nested_tensor([torch.rand(2, 4), torch.rand(3, 4)])).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("breaks_at", [None, 80])
+def test_rows_of_several_lengths_cost_no_step(tmp_path: Path, breaks_at: int | None) -> None:
+    """Their tensor has no shape to ask for: three of them, and the watch removed itself unsaid."""
+    run = tmp_path / "run"
+    script = tmp_path / "train.py"
+    script.write_text(NESTED.replace("BREAKS_AT", str(breaks_at)))
+    subprocess.run(command(script, run), capture_output=True, cwd=tmp_path, check=True)
+    summary = summary_of(ended(run))
+    told = [evidence.fact for evidence in summary.ending]
+    if breaks_at is None:
+        assert (summary.steps, told) == (120, ["program-ended"])
+    else:
+        assert told == ["program-ended", "watch-removed-itself"]
+        assert 75 < summary.steps < 90
+
+
 COUNTED = f"""
 {BEFORE_TORCH}import sys, torch
 {LIGHT}watch = sys.modules["_torchdoctor_probe_attach"]._watch

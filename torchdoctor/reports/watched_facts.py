@@ -118,6 +118,8 @@ SUMMARIES = {
     "program-ended": "The program ended at {at_s:moment}.",
     "program-broken-off": "Ctrl-C, a signal or a crash ended the program at {at_s:moment}.",
     "run-silent": "The run was killed: its last sign of life is of {at_s:moment}.",
+    "watch-removed-itself": "After {steps:counted {unit}, {units}} the watch removed itself "
+    "({error}), and the program went on: what came then is in no figure.",
     "steps-lost": "{lost:counted {unit}, {units}} ({seconds:duration}) could not be written to "
     "the log: they count in all numbers and rates, and their time is divided among the phases as "
     "that of the others.",

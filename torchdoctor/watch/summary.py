@@ -107,7 +107,7 @@ def summary_of(run: WatchedRun, now_s: float | None = None) -> WatchSummary:
     folder = "" if ranks.times else str(run.folder.parent)
     trying = _command(start, may_help.fixes, folder)
     advice = {"trying": trying, "at_most": may_help.most if trying else None, "cause": cause}
-    endings = [ending, *_lost(log.steps)]
+    endings = [ending, *_given_up(log.process, steps=int(log.steps.step[-1])), *_lost(log.steps)]
     summary = WatchSummary(status=status, ending=endings, **advice, **about, **result)  # type: ignore[arg-type]
     return _of_overlapping(summary, log.process)
 
@@ -172,6 +172,12 @@ def _of_overlapping(summary: WatchSummary, process: Process) -> WatchSummary:
         trying="",
         at_most=None,
     )
+
+
+def _given_up(process: Process, steps: int) -> list[Evidence]:
+    """Return the fact that the watch removed itself, if it did."""
+    why = process.probe_failed
+    return [] if why is None else [fact("watch-removed-itself", steps=steps, error=why)]
 
 
 def _lost(steps: Steps) -> list[Evidence]:

@@ -96,13 +96,20 @@ def shapes(batch):
     """Return what the first tensors are like: `TensorFacts`s as tuples, which can be compared."""
     return tuple(
         (
-            tuple(map(_number, leaf.shape)),
+            _sizes(leaf),
             str(leaf.dtype).replace("torch.", ""),
             str(leaf.device),
             leaf.element_size(),
         )
         for leaf in tensors_of(batch)[:_SHAPED]
     )
+
+
+def _sizes(tensor):
+    try:
+        return tuple(map(_number, tensor.shape))
+    except RuntimeError:  # nested rows have sizes of their own each
+        return (-1,) * tensor.dim()
 
 
 def _number(size):

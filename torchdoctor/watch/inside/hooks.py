@@ -204,7 +204,7 @@ class Calls(model_hooks._Calls):
         shape = None
         tensor = self._tensor
         if len(values) == 1 and type(values[0]) is tensor:
-            most, shape, values = values[0].numel(), values[0].shape, ()
+            most, shape, values = values[0].numel(), _shape_of(values[0]), ()
         for value in values:
             parts = (value,)
             if isinstance(value, dict):
@@ -214,13 +214,21 @@ class Calls(model_hooks._Calls):
             for part in parts:
                 if isinstance(part, tensor) and part.numel() > most:
                     most = part.numel()
-                    shape = part.shape
-        if not most:
-            return 0, 0, False
+                    shape = _shape_of(part)
+        if shape is None:
+            return most, 0, False
         is_new = shape not in self._shapes and len(self._shapes) < _MOST_SHAPES
         if is_new:
             self._shapes.add(shape)
         return most, shape[0] if len(shape) > 1 else 0, is_new
+
+
+def _shape_of(tensor):
+    """Return the shape of a tensor; None: it has none, as one of nested rows."""
+    try:
+        return tensor.shape
+    except RuntimeError:
+        return None
 
 
 class Backwards:
