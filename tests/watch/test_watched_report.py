@@ -219,6 +219,17 @@ def test_the_live_view_fits_the_terminal(recorded: Path, width: int, height: int
         assert "CPU 6." in text and "Alerts (1)" in text and "slower since" in text
 
 
+@pytest.mark.parametrize("width", [1, 20])
+def test_a_terminal_that_is_too_narrow_is_no_defect_of_ours(recorded: Path, width: int) -> None:
+    """A pseudo-terminal has no width unless somebody sets one."""
+    assert frame(read_run(recorded), ends_s(recorded), width, 24, None)
+
+
+def test_the_facts_of_a_stored_report_are_in_words_too(recorded: Path) -> None:
+    report = json.loads(end_report.rendered(recorded, "json"))
+    assert all(evidence["sentence"] for evidence in [*report["ending"], *report["step"]])
+
+
 def test_the_time_left_is_that_of_an_epoch_like_those_before(tmp_path: Path) -> None:
     rows = steps(250)
     for step in (1, 100, 200):  # the loader's pass begins with the last step of the one before
@@ -316,6 +327,13 @@ def test_what_is_for_programs_that_infer_is_not_named_for_a_training() -> None:
         named = may_help(phases, largest).fixes
         assert not {"inference-mode", "eval-mode", "fold-batch-norm", "keep-model"} & set(named)
         assert not {"batched-inference", "bfloat16-weights", "key-value-cache"} & set(named)
+
+
+def test_what_only_a_finding_calls_for_is_not_named() -> None:
+    """A training in float32 was told that its arithmetic in float16 gains 40x at most."""
+    found = may_help(shares(forward=4.0, backward=5.0, optimizer=1.0), "backward")
+    assert "float32-on-cpu" not in found.fixes and "sparse-embedding" not in found.fixes
+    assert found.most is None, "whether there is anything to work on was not seen"
 
 
 def test_of_copies_whose_kind_is_not_known_no_figure_is_told() -> None:

@@ -99,9 +99,9 @@ FIX = FixSpec(
     untried="only its source can give it other shapes: its products are timed alone.",
     refuses=refuses,
     sentences={
-        "padding-gains-too-little": "Padded, the program's own products gain too little: "
-        "{padded_sizes:each padded-size}: {gain:.2f}x ({low:.2f} to {high:.2f}) measured alone, "
-        "{operator} of {sizes} in {precision}.",
+        "padding-gains-too-little": "Padded, the program's own products are not seen to gain "
+        "enough: {padded_sizes:each padded-size}: {gain:.2f}x ({low:.2f} to {high:.2f}) measured "
+        "alone, {operator} of {sizes} in {precision}.",
         "padded-size": "{dimension} {size} -> {padded}",
         "model-on-cpu": "The model is on the CPU, which has no tiles to fill.",
         "no-odd-sizes": "No large layer has a size that tensor cores are slow with.",

@@ -8,7 +8,7 @@ from torchdoctor.reports import templates
 from torchdoctor.reports.vocabulary import of_unit
 from torchdoctor.schema import Evidence, Finding
 from torchdoctor.schema.figures import clean
-from torchdoctor.schema.watched import ExplainedFact, SlowStep
+from torchdoctor.schema.watched import ExplainedFact, SlowStep, WatchSummary
 
 _SHOWN = {
     "wait": ("waiting for data", "data_loader"),
@@ -149,6 +149,17 @@ def words_of(unit: str = "step", program: str = "training") -> dict[str, str]:
 def with_sentence(explained: _Explained) -> _Explained:
     """Return a fact of a watched run in words."""
     return replace(explained, sentence=sentence_of(explained))
+
+
+def with_sentences(summary: WatchSummary) -> WatchSummary:
+    """Return a summary whose facts of its end, and of what a step is, are in words too."""
+
+    def told(evidence: Evidence) -> Evidence:
+        return replace(evidence, sentence=of_fact(evidence, summary.unit, summary.cwd))
+
+    return replace(
+        summary, ending=list(map(told, summary.ending)), step=list(map(told, summary.step))
+    )
 
 
 def sentence_of(explained: ExplainedFact, cwd: str = "") -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from torchdoctor.reports import document as doc
-from torchdoctor.reports import html, markdown, terminal, watched
+from torchdoctor.reports import html, markdown, terminal, watched, watched_facts
 from torchdoctor.reports.pictures import Picture, rounded, thinned, times_drawn
 from torchdoctor.reports.summary import with_json
 from torchdoctor.schema.errors import UsageError
@@ -35,7 +35,8 @@ def rendered(folder: Path, format: str, details: bool = True) -> str:
     summary = summary_of(run)
     match format:
         case "json":
-            return encoded({"summary": with_json(_in_short(summary)), **vars(summary)})
+            short = with_json(_in_short(summary))
+            return encoded({"summary": short, **vars(watched_facts.with_sentences(summary))})
         case "html":
             return html.render(watched.document(summary), pictures(run, summary))
         case "markdown":

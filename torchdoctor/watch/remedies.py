@@ -45,7 +45,10 @@ def remedies(
     fixes: list[str] = []
     bounds: list[Bound | None] = []
     for ident, fix in catalogue.fixes().items():
-        if fix.risk >= 3 or not (phase in fix.phases or treating.intersection(fix.treats)):
+        # What a fix waits for a finding of is not seen here.
+        if fix.risk >= 3 or fix.needs_finding:
+            continue
+        if not (phase in fix.phases or treating.intersection(fix.treats)):
             continue
         touched = fix.touches(watched)
         if touched is not None and share_saved(touched) < LEAST_SHARE:
@@ -54,6 +57,7 @@ def remedies(
         if refusal is not None and (process.infers or refusal.fact in _FOR_INFERENCE):
             continue
         fixes.append(ident)
-        bounds.append(bound_of(touched))
+        if refusal is None:  # else it is not known here whether that is there to work on
+            bounds.append(bound_of(touched))
     known_bounds = [bound for bound in bounds if bound is not None]
     return Remedies(fixes, max(known_bounds, key=lambda bound: bound.speedup, default=None))

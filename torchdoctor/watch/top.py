@@ -128,6 +128,7 @@ def _epoch(steps: Steps) -> tuple[int, int] | None:
 
 def _trend(steps: Steps, columns: int) -> str:
     """Return the speed of the last ten minutes as a line of bars, from no step to the fastest."""
+    columns = max(columns, 1)  # of a terminal that is narrower than what stands beside them
     at = steps.start_ns.astype(float)
     span = max(at[-1] - at[0], 1.0)
     cell = np.minimum(((at - at[0]) / span * columns).astype(int), columns - 1)
