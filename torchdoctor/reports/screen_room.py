@@ -37,3 +37,12 @@ def short_name(fixes: FixSet, longest: int = _LONGEST_NAME) -> str:
     if len(name) > longest and len(named) > 1:
         name = fixes_alone(named)  # which fixes they are says more than their settings
     return textwrap.shorten(name, longest, placeholder=" …")
+
+
+def names_of(sets: Sequence[FixSet]) -> list[str]:
+    """Return a short name of each set; whole where several sets would have the same."""
+    short_names = list(map(short_name, sets))
+    return [
+        name if short_names.count(name) == 1 else fixes_with_settings(catalogue.named(fixes))
+        for fixes, name in zip(sets, short_names, strict=True)
+    ]

@@ -2,7 +2,7 @@
 
 from torchdoctor.queries.outcomes import value_of
 from torchdoctor.reports.document import Block, Row, sentences, table
-from torchdoctor.reports.screen_room import short_name
+from torchdoctor.reports.screen_room import names_of
 from torchdoctor.reports.trial_rows import (
     LOOKS_FASTER,
     figures_of,
@@ -25,7 +25,9 @@ def blocks(report: Report, most: int) -> list[Block]:
     members = [fix.as_set for fix in together.fixes]
     ranked = [(trial.fixes in members, value_of(trial), trial) for trial in trials]
     ranked.sort(key=lambda row: row[:2], reverse=True)
-    rows += [_row(trial, is_member, report) for is_member, _, trial in ranked]
+    names = names_of([trial.fixes for _, _, trial in ranked])
+    for name, (is_member, _, trial) in zip(names, ranked, strict=True):
+        rows.append(_row(name, trial, is_member, report))
     columns = ["tried", "speed-up (95 %)", compared(report), "pairs", "result"]
     left_out = max(len(rows) - most, 0)
     return [*table(columns, rows[:most]), *sentences(_counts(report, left_out), tone="soft")]
@@ -42,7 +44,7 @@ def _row_of_recommended(report: Report) -> list[Row]:
     return [Row(cells, "good", together.speedup)]
 
 
-def _row(trial: Trial, is_recommended: bool, report: Report) -> Row:
+def _row(name: str, trial: Trial, is_recommended: bool, report: Report) -> Row:
     interval = trial.speedup if trial.speedup and says_something(trial.speedup) else None
     verdict = "recommended" if is_recommended else verdict_of(trial)
     is_bounded = ends_without_gain(report) and trial.upper_bound
@@ -52,7 +54,7 @@ def _row(trial: Trial, is_recommended: bool, report: Report) -> Row:
         verdict = f"changes {compared(report)}"
     says_results = trial.numerics != "not-comparable" or verdict == "faster"
     results = training(trial.numerics) if says_results else ""
-    cells = [short_name(trial.fixes), figures_of(trial), results, str(trial.pairs or "-"), verdict]
+    cells = [name, figures_of(trial), results, str(trial.pairs or "-"), verdict]
     return Row(cells, "good" if is_recommended else "", interval)
 
 
