@@ -55,6 +55,10 @@ def changed(**fields: object) -> str:
     return json.dumps({**outline(loader_bound()), **fields})
 
 
+NUMBER = "1" * 5000  # of more digits than Python takes for a number
+REJECTED = {"rejected_patches": [{"detail": "x", "fixes": None}]}
+
+
 def test_a_report_is_read_back_equal(tmp_path: Path) -> None:
     write_record(loader_bound(), tmp_path / "report.json")
     assert read_report(tmp_path / "report.json") == loader_bound()
@@ -192,6 +196,11 @@ def test_fields_of_a_later_minor_version_are_passed_over() -> None:
         (changed(trials=[{"fixes": 3}]), "damaged"),
         (changed(diagnosis={"bottleneck": "cpu", "findings": [{"evidence": 3}]}), "damaged"),
         (changed()[:-40], "damaged"),
+        (changed(schema_version="2.0", recommendation=REJECTED), "damaged"),
+        (changed(schema_version="2.0", no_trials_reason=f"--budget {NUMBER}s would do"), "damaged"),
+        (changed(schema_version=f"{NUMBER}.0"), "no schema version"),
+        (changed(schema_version="\u00b2.0"), "no schema version"),
+        (changed(schema_version=f"2.{NUMBER}"), "damaged"),
         ('{"traceEvents": []}', "torchdoctor diagnose"),
         ("[1]", "not a file that torchdoctor wrote"),
         ("{}", "not a torchdoctor report"),

@@ -128,8 +128,8 @@ def _worse(rows: list[GateMetric], names: list[str], with_times: list[str], unit
             if row.unit == "share":
                 allowed = f"{100 * row.tolerance:.3g} points of the {unit} more"
             if row.allows_told:
-                told = f"what the report told of its patch, {percent(row.told)} more"
-                allowed = f"{told}, and {percent(row.tolerance)} beyond"
+                of_patch = f"what the report told of its patch, {percent(row.told)} more"
+                allowed = f"{of_patch}, and {percent(row.tolerance)} beyond"
             part += f", allowed {allowed}"
         parts.append(part)
     return f"{', '.join(named(row, unit) for row in failed)}: {'; '.join(parts)}"

@@ -9,8 +9,9 @@ import os
 import re
 import stat
 import sys
+import textwrap
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -40,6 +41,8 @@ _STREAMS = {"stdout": 1, "stderr": 2}
 _UNSEEN = re.compile(r"[^\x00-\x7e]")  # what JSON may hold as it is
 _LARGEST = 1e60  # a figure beyond is nobody's measurement
 _ABOVE_ZERO = "step_time_s.mean", "step_time_s.median"
+_MAJOR = re.compile(r"[0-9]{1,4}")
+_LONGEST_VERSION = 40  # characters of one that is none, in an error
 _Record = TypeVar("_Record", Report, Recording)
 
 
@@ -94,7 +97,8 @@ def decode_report(data: bytes | str, name: str = "the file") -> Report:
     if lacks := sorted({"schema_version", "diagnosis", "baseline"} - outline.keys()):
         raise UsageError(f"{name} is not a torchdoctor report: it lacks {', '.join(lacks)}.")
     _check_version(outline["schema_version"], name)
-    return refused_fixes.as_trials(_convert(earlier_reports.upgraded(outline), Report, name))
+    today = _upgraded(earlier_reports.upgraded, outline, name)
+    return refused_fixes.as_trials(_convert(today, Report, name))
 
 
 def write_record(record: Report | Comparison | GateReport, path: str | Path) -> None:
@@ -134,7 +138,7 @@ def read_recording(path: str | Path) -> Recording:
     _check_version(outline.get("schema_version"), str(path))
     recording = outline["recording"]
     if isinstance(recording, dict):
-        recording = earlier_reports.upgraded_recording(recording)
+        recording = _upgraded(earlier_reports.upgraded_recording, recording, str(path))
     return _convert(recording, Recording, str(path))
 
 
@@ -246,13 +250,24 @@ def _outline(data: bytes | str, name: str) -> dict[str, Any]:
 def _check_version(version: object, name: str) -> None:
     ours = int(SCHEMA_VERSION.split(".")[0])
     major = str(version).split(".")[0]
-    if not major.isdigit():
-        raise UsageError(f"{name} has no schema version that torchdoctor knows: {version!r}.")
+    if not _MAJOR.fullmatch(major):
+        version_text = textwrap.shorten(repr(version), _LONGEST_VERSION, placeholder=" ...")
+        raise UsageError(f"{name} has no schema version that torchdoctor knows: {version_text}.")
     if int(major) > ours:
         raise UsageError(
             f"{name} was written by a newer torchdoctor (schema {version}); this one reads "
             f"{ours}.x. Update it with `pip install --upgrade torchdoctor`."
         )
+
+
+def _upgraded(
+    upgraded: Callable[[Mapping[str, Any]], dict[str, Any]], outline: dict[str, Any], name: str
+) -> dict[str, Any]:
+    """Return an outline with the fields of today; UsageError: no version wrote such a one."""
+    try:
+        return upgraded(outline)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{name} is damaged: {error}.") from error
 
 
 def _convert(data: Any, kind: type[_Record], name: str) -> _Record:

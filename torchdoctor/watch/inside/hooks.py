@@ -201,10 +201,12 @@ class Calls(model_hooks._Calls):
     def _largest(self, values):
         """Return the largest tensor's elements, its rows, and whether its shape is new."""
         most = 0
-        shape = None
+        largest = None
         tensor = self._tensor
         if len(values) == 1 and type(values[0]) is tensor:
-            most, shape, values = values[0].numel(), _shape_of(values[0]), ()
+            largest = values[0]
+            most = largest.numel()
+            values = ()
         for value in values:
             parts = (value,)
             if isinstance(value, dict):
@@ -214,21 +216,17 @@ class Calls(model_hooks._Calls):
             for part in parts:
                 if isinstance(part, tensor) and part.numel() > most:
                     most = part.numel()
-                    shape = _shape_of(part)
-        if shape is None:
+                    largest = part
+        if not most:
+            return 0, 0, False
+        try:
+            shape = largest.shape
+        except RuntimeError:  # it has none, as one of nested rows
             return most, 0, False
         is_new = shape not in self._shapes and len(self._shapes) < _MOST_SHAPES
         if is_new:
             self._shapes.add(shape)
         return most, shape[0] if len(shape) > 1 else 0, is_new
-
-
-def _shape_of(tensor):
-    """Return the shape of a tensor; None: it has none, as one of nested rows."""
-    try:
-        return tensor.shape
-    except RuntimeError:
-        return None
 
 
 class Backwards:
