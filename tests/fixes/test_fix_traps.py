@@ -155,8 +155,8 @@ def test_prefetching_without_workers_does_not_apply(tmp_path: Path) -> None:
     ran = run_with(TWO_LOADERS, fixes, tmp_path)
     assert ran.stdout == "0 0", ran.stderr
     assert {row["state"] for row in ran.applied.values()} == {"pending"}
-    told = {row["why"]["fact"] for row in ran.applied.values()}
-    assert told == {"no-workers-to-prepare", "no-workers-to-keep"}
+    told = {fix: row["why"]["fact"] for fix, row in ran.applied.items()}
+    assert told == {"prefetch-factor": "no-workers-to-prepare", "persistent-workers": "no-workers"}
 
 
 def test_loader_fixes_go_together(tmp_path: Path) -> None:

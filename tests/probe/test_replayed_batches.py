@@ -79,7 +79,7 @@ def test_one_of_two_loaders_is_not_the_loader(tmp_path: Path) -> None:
     script = MODEL + WITH_KEYS.replace("LOOP", TWO)
     ran = run(tmp_path, script, "loader-batches", {"loader": 1}, boundary="optimizer")
     (fix,) = ran.main["fixes"]
-    assert fix["state"] == "refused" and fix["why"]["fact"] == "batches-from-elsewhere"
+    assert fix["state"] == "refused" and fix["why"]["fact"] == "steps-take-other-batches"
 
 
 def replayed(batch: Any) -> Replayed:

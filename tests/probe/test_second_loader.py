@@ -323,7 +323,7 @@ REFUSED = {
             "BODY": "next(other)",
         },
         "",
-        "batches-from-elsewhere",
+        "steps-take-other-batches",
     ),
 }
 

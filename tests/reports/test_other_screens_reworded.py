@@ -317,6 +317,12 @@ def test_each_reason_given_in_the_user_s_process_has_a_template() -> None:
     assert set(remarks.IN_PROGRAM) <= by_probe | set(made_facts("fixes"))
 
 
+def test_no_fix_words_what_all_fixes_use_in_its_own_way() -> None:
+    """A second loader gave up a larger batch, which would have told another reason of its own."""
+    for ident, spec in (catalogue.fixes() | catalogue.ceilings()).items():
+        assert not set(spec.sentences) & set(remarks.IN_PROGRAM), ident
+
+
 @pytest.mark.parametrize("file", sorted((PACKAGE / "fixes").rglob("*.py")), ids=lambda x: x.stem)
 def test_a_reason_in_the_user_s_process_holds_the_values_of_its_template(file: Path) -> None:
     ident = file.stem.replace("_", "-")

@@ -418,15 +418,21 @@ def test_far_steps_share_rows_and_slow_ones_keep_theirs(
     assert np.abs(steps.start_ns[1:] - ends_ns[:-1]).max() < 20_000  # phases are of 24 bits
 
 
+def taken_singly(program: Program, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The events from here on that are taken in one by one."""
+    events: list[tuple[int, ...]] = []
+    take = program.log._take
+    monkeypatch.setattr(program.log, "_take", lambda *event: events.append(event) or take(*event))
+    return events
+
+
 def test_steps_with_known_events_are_taken_in_at_once_and_alike(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Evaluations, collections and new shapes between make no step like another one."""
     program.train(40)
     program.log.work()
-    taken = []
-    take = program.log._take
-    monkeypatch.setattr(program.log, "_take", lambda *event: taken.append(event) or take(*event))
+    taken = taken_singly(program, monkeypatch)
     program.train(100)
     program.log.work()
     assert len(taken) < 30  # of 800 events: the first steps show how such a step is
@@ -466,9 +472,7 @@ def test_steps_of_which_only_batches_are_seen_are_known_too(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All batches so far were kept and copied in each step, as no forward took them."""
-    taken = []
-    take = program.log._take
-    monkeypatch.setattr(program.log, "_take", lambda *event: taken.append(event) or take(*event))
+    taken = taken_singly(program, monkeypatch)
     for _ in range(3_000):
         program.fetch()
         program.does(step_log.EXPLICIT_STEP)
@@ -480,9 +484,7 @@ def test_steps_of_several_batches_of_one_loader_are_known_too(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second batch was looked at as if it began a step, so that none was known."""
-    taken = []
-    take = program.log._take
-    monkeypatch.setattr(program.log, "_take", lambda *event: taken.append(event) or take(*event))
+    taken = taken_singly(program, monkeypatch)
     for _ in range(1_000):
         program.fetch()
         program.train(1)

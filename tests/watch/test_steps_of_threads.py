@@ -26,6 +26,11 @@ def calls(program: Program, count: int) -> None:
         program.forward(EVAL)
 
 
+def infers(program: Program) -> None:
+    calls(program, 40)
+    assert program.log.infer()
+
+
 def calls_in_turns(program: Program, thread: list[int], count: int) -> None:
     for call in range(count):
         thread[0] = 1 + call % 2
@@ -36,8 +41,7 @@ def test_calls_that_move_to_another_thread_are_steps_all_the_same(
     program: Program, thread: list[int]
 ) -> None:
     """The main thread warms the model up, a worker does the work."""
-    calls(program, 40)
-    assert program.log.infer()
+    infers(program)
     program.log.work()
     thread[0] = 2
     calls(program, 400)
@@ -45,8 +49,7 @@ def test_calls_that_move_to_another_thread_are_steps_all_the_same(
 
 
 def test_a_few_calls_of_another_thread_tell_nothing(program: Program, thread: list[int]) -> None:
-    calls(program, 40)
-    assert program.log.infer()
+    infers(program)
     for _ in range(20):
         calls(program, 1)
         thread[0] = 2
@@ -132,8 +135,7 @@ def test_a_training_that_moves_to_another_thread_is_followed(
 def test_a_training_after_calls_in_another_thread_is_followed(
     program: Program, thread: list[int]
 ) -> None:
-    calls(program, 40)
-    assert program.log.infer()
+    infers(program)
     program.log.work()
     thread[0] = 2
     for _ in range(40):

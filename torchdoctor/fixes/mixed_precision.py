@@ -214,7 +214,6 @@ FIX = FixSpec(
         "single-precision).",
         "no-bfloat16-instructions": "The processor has no bfloat16 instructions (amx_bf16, "
         "avx512_bf16), so bf16 would be slower than float32.",
-        "scales-gradients-itself": "The program scales gradients itself (GradScaler).",
         "gradients-sharded": "The gradients are sharded (FSDP), whose overflow no rank sees alone.",
         "no-step-to-leave-out": "float16 needs a gradient scaler, and there is no optimizer step "
         "to leave out.",

@@ -63,7 +63,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         if arguments["num_workers"] == 0 and not iterable:
             arguments["num_workers"] = int(settings.get("num_workers", 0))
         if arguments["num_workers"] == 0:
-            program.set_reason("no-workers-to-keep")
+            program.set_reason("no-workers")
             return
         arguments["persistent_workers"] = True
         program.applied(num_workers=arguments["num_workers"])
@@ -92,7 +92,6 @@ FIX = FixSpec(
         "iterated-once": "The loader was iterated once in the observed run: no workers were "
         "started again.",
         "no-workers": "The loader has no worker processes to keep.",
-        "no-workers-to-keep": "The loader has no worker processes to keep.",
     },
     settings=settings,
     together=loader_workers.together,

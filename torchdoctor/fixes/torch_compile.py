@@ -156,7 +156,7 @@ def apply(torch: Any, settings: Settings, program: Any) -> None:
         if not any(parameter.requires_grad for parameter in parameters):
             return
         if any(type(m).__name__ == "DataParallel" for m in modules):
-            program.refuse("copied-at-each-step")
+            program.refuse("data-parallel")
         if any(p.device.type == "cuda" for p in parameters) and find_spec("triton") is None:
             program.refuse("no-triton")
         chosen = [m for m in modules if type(m).__name__ == name] if name else [module]
@@ -293,8 +293,6 @@ FIX: FixSpec = FixSpec(
         "does-not-work-here": "torch.compile does not work here: {message}",
         "no-such-block": "No such block was seen.",
         "no-trainable-module": "No root module with trainable parameters was seen.",
-        "copied-at-each-step": "The model is wrapped in DataParallel, which copies it at each "
-        "step.",
         "no-triton": "Triton is not installed, which torch.compile needs on a GPU.",
         "compiles-each-block": "This torch compiles each block by itself: it needs 2.5.",
     },

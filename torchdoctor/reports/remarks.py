@@ -320,6 +320,7 @@ IN_PROGRAM = {  # why a fix is not applied in the program, as what all fixes use
     "held-by-nobody": "The function {function} is held by no module or class.",
     "few-calls-repeat": "Only {of_calls:whole_percent} of these calls repeat an earlier one, so "
     "most of them run as before.",
+    "changes-its-batches": "The program changes its batches in place.",
     "result-changed-in-place": "The program changes a result of these calls in place.",
     "results-too-large": "The results of these calls are too large to be kept.",
     "no-loader-made": "No DataLoader that it could change was made.",
@@ -336,7 +337,7 @@ IN_PROGRAM = {  # why a fix is not applied in the program, as what all fixes use
     "sample.",
     "several-processes-together": "Several processes train together.",
     "ready-batches-unknown": "It is not known how many batches lie ready ({error}).",
-    "batches-from-elsewhere": "Its steps take batches from elsewhere as well.",
+    "steps-take-other-batches": "Its steps take batches from elsewhere as well.",
     "too-few-batches-asked-for": "The training loop asks for too few batches.",
     "queue-not-refilled": "The second loader's workers did not fill its queue in {most_s:.0f} s.",
     "no-memory-for-state": "A copy of the training's state takes {copy_gb:.1f} GB, and beside a "

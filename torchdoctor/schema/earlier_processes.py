@@ -45,7 +45,12 @@ def _with_fact(row: Mapping[str, Any], before: str, name: str) -> dict[str, Any]
     if not isinstance(text, str):
         return dict(row)
     rest = {field: value for field, value in row.items() if field != before}
-    return {**rest, name: {"fact": "message", "values": {"message": text}}}
+    return {**rest, name: as_message(text)}
+
+
+def as_message(text: Any) -> dict[str, Any]:
+    """Return what an earlier version gave as text as a fact."""
+    return {"fact": "message", "values": {"message": text}}
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:

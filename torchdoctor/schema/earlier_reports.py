@@ -203,7 +203,7 @@ def _remark(remark: Any) -> Any:
         return remark
     rest = {name: value for name, value in values.items() if name != "reason"}
     reason = values["reason"]
-    why = None if reason is None else {"fact": "message", "values": {"message": reason}}
+    why = None if reason is None else earlier_processes.as_message(reason)
     return {**remark, "values": {**rest, "why": why}}
 
 

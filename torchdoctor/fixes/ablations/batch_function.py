@@ -163,7 +163,6 @@ ABLATION = AblationSpec(
         "preparation-held-by-nobody": "The function that prepares batches is held by no module or "
         "class.",
         "not-called-by-loop": "The function that prepares batches was not called by the loop.",
-        "changes-its-batches": "The program changes its batches in place.",
         "returns-no-tensor": "The function that prepares batches returns no tensor or array.",
         "no-call-to-answer": "The loop prepares its batches itself: there is no call to answer.",
     },

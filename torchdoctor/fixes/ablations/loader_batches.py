@@ -100,7 +100,7 @@ class _Batches:
         self.beside, self.alone = self.beside + self.elsewhere, self.alone + (not self.elsewhere)
         self.elsewhere = False
         if self.beside >= _FEW and self.beside > self.alone:
-            self.program.refuse("batches-from-elsewhere")
+            self.program.refuse("steps-take-other-batches")
         batch = self.kept[self.answered % _BATCHES]
         if batch.is_changed():
             self.program.refuse("changes-its-batches")
@@ -136,6 +136,5 @@ ABLATION = AblationSpec(
         "epoch-length-unknown": "What is done between its epochs takes time, and its loader does "
         "not say how many batches an epoch has.",
         "no-batch-handed-out": "Its loader handed out no batch.",
-        "changes-its-batches": "The program changes its batches in place.",
     },
 )

@@ -99,16 +99,15 @@ class Program:
 
         The fix's `sentences`, or those that all fixes share, hold the template of the fact.
         """
-        raise Refusal(reason(fact, **values))
+        self.refuse_for(reason(fact, **values))
 
     def refuse_for(self, why):
-        """Raise `Refusal` for a reason that was made before; None: it is not refused."""
-        if why is not None:
-            raise Refusal(why)
+        """Raise the like of `refuse` for a reason that was made before."""
+        raise Refusal(why)
 
     def give_up(self, fact, **values):
         """Raise what leaves a fix that is switched in a running program to launches of its own."""
-        raise _GivenUp(reason(fact, **values))
+        self.give_up_for(reason(fact, **values))
 
     def give_up_for(self, why):
         """Raise the like of `give_up` for a reason that was made before; None: it goes on."""

@@ -126,7 +126,7 @@ class SecondLoader:
         self._beside += self._elsewhere
         self._elsewhere = False
         if self._beside >= _FEW and 2 * self._beside > self._answered:
-            self._end(reason("batches-from-elsewhere"))
+            self._end(reason("steps-take-other-batches"))
         try:
             batches = self._next(endless=left is not None)
         except BaseException:

@@ -9,7 +9,7 @@ from array import array
 from ...probe import step_log
 from .event_rows import NUMBERS, code_of, ident_of
 
-LEARNING_BEGINS = step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.GRADIENT_BEGIN
+_LEARNING_BEGINS = step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.GRADIENT_BEGIN
 _GRADIENT = step_log.GRADIENT_BEGIN, step_log.GRADIENT_END
 _PARTIAL = len(step_log.GRADIENT_CALLS) - 1  # a gradient that is a part of a forward
 _MOST_NUMBERS = 20_000 * NUMBERS  # that are kept of other threads
@@ -20,9 +20,13 @@ def is_partial(code, ident):
     return ident == _PARTIAL and code in _GRADIENT
 
 
+def learns(code, ident):
+    """Return whether something is learned with an event."""
+    return code in _LEARNING_BEGINS and not is_partial(code, ident)
+
+
 def _learns(key):
-    code = code_of(key)
-    return code in LEARNING_BEGINS and not is_partial(code, ident_of(key))
+    return learns(code_of(key), ident_of(key))
 
 
 class LearningElsewhere:
@@ -53,10 +57,10 @@ class LearningElsewhere:
         """
         for at in range(0, len(rows), NUMBERS):
             key = rows[at + 1]
-            learns = _learns(key)
+            has_learned = _learns(key)
             if rows[at] != followed:
-                self._take_of_other(rows[at : at + NUMBERS], learns and not in_backward)
-            elif learns:
+                self._take_of_other(rows[at : at + NUMBERS], has_learned and not in_backward)
+            elif has_learned:
                 in_backward = code_of(key) == step_log.BACKWARD_BEGIN
                 self._forget()
             elif code_of(key) == step_log.BACKWARD_END:
@@ -64,8 +68,8 @@ class LearningElsewhere:
         if len(self._rows) > _MOST_NUMBERS:
             del self._rows[:-_MOST_NUMBERS]
 
-    def _take_of_other(self, row, learns):
-        if learns:
+    def _take_of_other(self, row, has_learned):
+        if has_learned:
             self._learned[row[0]] = self._learned.get(row[0], 0) + 1
         if self._learned:
             self._rows.extend(row)

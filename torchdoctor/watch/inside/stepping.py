@@ -47,7 +47,7 @@ from .event_rows import (
 )
 from .held_events import HeldEvents
 from .interruptions import Interruptions
-from .learning_elsewhere import LEARNING_BEGINS, LearningElsewhere, is_partial
+from .learning_elsewhere import LearningElsewhere, is_partial, learns
 from .overlapping_calls import ANY_THREAD, CallsElsewhere, OverlappingCalls
 from .repeated_steps import RepeatedSteps
 from .step_rows import StepRows
@@ -392,7 +392,7 @@ class StepLog:
         """Take in an event; return whether it ends a step."""
         if thread != self._thread:
             return self._take_of_other(thread, code, ident, now, value)
-        if code in LEARNING_BEGINS and self.infers and not is_partial(code, ident):
+        if self._under_way.infers and learns(code, ident):
             self._begin_anew(thread, code, ident, now, value)
             return False
         is_boundary = self._tell_rule(thread, code, ident, now)
@@ -417,7 +417,7 @@ class StepLog:
             return False
         if self._thread != ANY_THREAD:
             return False
-        if code in LEARNING_BEGINS and self.infers and not is_partial(code, ident):
+        if self._under_way.infers and learns(code, ident):
             self._begin_anew(thread, code, ident, now, value)
             return False
         self.overlapping.take(thread, code, ident, now)
